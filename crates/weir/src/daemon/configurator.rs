@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use datapath::PortNo;
 use packet::buffer::pool::give_back_kept;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -19,7 +20,7 @@ use super::Error;
 use super::apply::{LiveSwitch, Lost};
 use super::missing::{Interfaces, Missing, Seen};
 use crate::config::origins::{Loaded, Origins, port_key};
-use crate::config::{Desired, Workers};
+use crate::config::{Desired, Workers, desired};
 use crate::reconfigure::unapplied::{FailedPort, Unapplied, describe, opened_by};
 use crate::reconfigure::{self, Apply as _, Failure, ReconfigureStep};
 use crate::unixctl::command::Outcome;
@@ -27,6 +28,10 @@ use crate::unixctl::command::Outcome;
 enum Job {
     Apply(Box<Loaded>, oneshot::Sender<Outcome>),
     RemoveAll(oneshot::Sender<Outcome>),
+    /// Takes ports from their bridges, each with its interface, until the next configuration.
+    Take(Vec<(String, String)>, oneshot::Sender<Outcome>),
+    /// Gives an interface another number in the datapath.
+    Renumber(String, PortNo, oneshot::Sender<Outcome>),
     /// Devices have come or gone.
     LookForDevices,
     /// What failed may succeed now.
@@ -88,6 +93,7 @@ impl Configurator {
             wanted: Loaded { desired: running.clone(), origins: Origins::default() },
             running,
             failures: Vec::new(),
+            taken: BTreeSet::new(),
             told: BTreeSet::new(),
             interfaces: Interfaces::of_this_namespace(),
             jobs: jobs.clone(),
@@ -110,6 +116,17 @@ impl Configurator {
     /// Removes all bridges and ports: the end of the daemon.
     pub fn remove_all(&self) -> oneshot::Receiver<Outcome> {
         self.submit(Job::RemoveAll)
+    }
+
+    /// Takes the ports of these interfaces from their bridges, as if they had gone from the datapath by themselves. The next
+    /// configuration that is applied brings them back.
+    pub fn take_from_datapath(&self, ports: Vec<(String, String)>) -> oneshot::Receiver<Outcome> {
+        self.submit(|reply| Job::Take(ports, reply))
+    }
+
+    /// Gives an interface another number in the datapath; for tests.
+    pub fn renumber(&self, interface: &str, number: PortNo) -> oneshot::Receiver<Outcome> {
+        self.submit(|reply| Job::Renumber(interface.to_owned(), number, reply))
     }
 
     /// What of the configuration is not in force.
@@ -151,6 +168,8 @@ struct ConfiguratorThread {
     running: Desired,
     /// The steps that failed when they were taken last.
     failures: Vec<Failure>,
+    /// The interfaces that a command has taken away: they stay so until there is another configuration.
+    taken: BTreeSet<String>,
     /// The errors that have been logged already.
     told: BTreeSet<String>,
     interfaces: Interfaces,
@@ -171,6 +190,12 @@ impl ConfiguratorThread {
                 give_back_kept();
                 reply.send(outcome)
             }
+            Job::Take(ports, reply) => reply.send(self.take(ports)),
+            Job::Renumber(interface, number, reply) => {
+                let outcome = self.switch.renumber(&interface, number, &self.running.bridges);
+                self.finish(BTreeMap::new(), |_| false);
+                reply.send(outcome.map(|()| String::new()))
+            }
             Job::LookForDevices => {
                 // Devices that come or go from now on need another search.
                 self.jobs.looking.store(false, Ordering::SeqCst);
@@ -188,6 +213,7 @@ impl ConfiguratorThread {
     /// Brings a configuration into force, trying everything that failed before.
     fn apply(&mut self, loaded: Loaded) -> Outcome {
         self.wanted = loaded;
+        self.taken.clear();
         let steps = self.plan();
         let (count, seen) = (steps.len(), self.see(&steps));
         self.failures = reconfigure::apply(&mut self.switch, &mut self.running, steps);
@@ -200,6 +226,23 @@ impl ConfiguratorThread {
         if lines.is_empty() { Ok(format!("{count} changes applied")) } else { Err(lines.join("\n")) }
     }
 
+    /// Takes ports from their bridges.
+    fn take(&mut self, ports: Vec<(String, String)>) -> Outcome {
+        let mut steps = Vec::new();
+        for (bridge, interface) in ports {
+            let running = self.running.bridges.get(&bridge).into_iter().flat_map(|bridge| &bridge.ports);
+            let port = running.into_iter().find(|(_, port)| port.interfaces.contains_key(&interface));
+            let (port, has) = port.ok_or_else(|| format!("{interface}: no such port"))?;
+            let (port, interfaces) = (port.clone(), has.interfaces.keys().cloned().collect());
+            steps.push(ReconfigureStep::RemovePort { bridge, port, interfaces });
+            self.taken.insert(interface);
+        }
+        let failures = reconfigure::apply(&mut self.switch, &mut self.running, steps);
+        let problems: Vec<_> = failures.into_iter().map(|failure| failure.error).collect();
+        self.finish(BTreeMap::new(), |_| false);
+        if problems.is_empty() { Ok(String::new()) } else { Err(problems.join("\n")) }
+    }
+
     /// Tries again to open the devices that ports wait for, if a device of that name has come or gone since.
     fn look_for_devices(&mut self) {
         let steps = self.plan();
@@ -208,7 +251,8 @@ impl ConfiguratorThread {
         // A step that opens nothing is worth trying at any time.
         let is_worth_trying = |step: &ReconfigureStep| {
             let opened = opened_by(step);
-            opened.is_empty() || opened.iter().any(is_news)
+            let is_taken = |name: &&str| self.taken.contains(*name);
+            opened.is_empty() || opened.iter().any(is_news) && !opened.iter().any(is_taken)
         };
         self.failures.retain(|failure| !is_worth_trying(&failure.step));
         let steps = steps.into_iter().filter(is_worth_trying).collect();
@@ -245,6 +289,7 @@ impl ConfiguratorThread {
         let origins = &self.wanted.origins;
         let mut lines: Vec<_> = self.failures.iter().map(|failure| describe(failure, origins)).collect();
         let mut unapplied = Unapplied::new(&self.failures, &lines);
+        unapplied.ports.extend(self.taken_ports());
         let mut missing: BTreeMap<_, _> = self
             .failures
             .iter()
@@ -264,6 +309,20 @@ impl ConfiguratorThread {
         self.workers.lock().clone_from(&self.running.workers);
         *self.unapplied.lock() = unapplied;
         lines
+    }
+
+    /// The ports that a command has taken away, and that are wanted.
+    fn taken_ports(&self) -> Vec<FailedPort> {
+        let wanted = self.wanted.desired.bridges.iter();
+        let interfaces = wanted.flat_map(|(bridge, of)| of.ports.values().map(move |port| (bridge, port)));
+        let interfaces = interfaces.flat_map(|(bridge, port)| port.interfaces.iter().map(move |of| (bridge, of)));
+        let taken = interfaces.filter(|(_, (name, _))| self.taken.contains(*name));
+        let error = "taken from the datapath by dpctl/del-if";
+        let failed = |(bridge, (name, interface)): (&String, (&String, &desired::Interface))| {
+            let (bridge, name, kind) = (bridge.clone(), name.clone(), interface.kind.clone());
+            FailedPort { bridge, name, kind, error: error.into() }
+        };
+        taken.map(failed).collect()
     }
 
     /// Whether a port has a device again. If not, `lost` says why.
