@@ -118,3 +118,28 @@ def test_what_no_flow_matches_has_its_table(weir, net):
         return sum(d["packets"] for d in drops(w, "--port", a.port)
                    if d.get("rule") == {"flow": {"bridge": "br0", "table": 0, "flow": None}})
     until(lambda: missed() >= 3)
+
+
+def test_rows_add_up_when_a_port_has_gone(switch):
+    w, a, b = switch
+    w.ofctl("add-flow", f"unix:{w.dir}/br0.mgmt", "cookie=5,priority=50,icmp,actions=drop")
+    assert a.ping("10.0.0.2", wait=1) == 0 and b.ping("10.0.0.1", wait=1) == 0
+
+    def counted():
+        return sum(of["drops"].get("rule", 0) for of in w.json("stats")["workers"])
+
+    def rows():
+        return sum(d["packets"] for d in drops(w) if d["reason"] == "rule")
+
+    until(lambda: counted() >= 6 and rows() == counted())
+    w.configure(CONFIG.format(a=a, b=b).rpartition("[[bridge.port]]")[0])
+    w.cli("reload")
+    until(lambda: rows() == counted())
+    assert not [d for d in drops(w) if d.get("in_port") == b.port]
+    # What the other port drops has its flow still.
+    assert of_rule(w, 5) == [(a.port, 0, 3)]
+    w.configure(CONFIG.format(a=a, b=b))
+    w.cli("reload")
+    until(lambda: b.ping("10.0.0.1", wait=1) == 0 and b.port in [port for port, _, _ in of_rule(w, 5)])
+    assert (a.port, 0, 3) in of_rule(w, 5)
+    until(lambda: rows() == counted())

@@ -50,7 +50,7 @@ pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 #[cfg(fuzzing)]
 pub use reference::fuzz;
 pub use slowpath::control::RevalidationStats;
-pub use slowpath::drop_sites::{TableDrop, TableDropRule};
+pub use slowpath::drop_sites::{DropSite, TableDrop, TableDropRule};
 pub use slowpath::requests::{Done, FlowRequest};
 
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};

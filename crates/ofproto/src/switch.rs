@@ -37,7 +37,7 @@ use crate::model::tunnels::Located;
 use crate::model::underlay::Underlay;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
-use crate::slowpath::drop_sites::{DropSites, TableDrop};
+use crate::slowpath::drop_sites::{DropSite, DropSites};
 use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::neighbour_waits::NeighbourWaits;
 use crate::slowpath::paused::Paused;
@@ -356,9 +356,9 @@ impl Switch {
     }
 
     /// What the tables have dropped, where, and why. Up to the last packet, as statistics of flows are.
-    pub fn table_drops(&self) -> Vec<TableDrop> {
+    pub fn table_drops(&self) -> Vec<Arc<DropSite>> {
         self.refresh_statistics();
-        self.drop_sites.describe()
+        self.drop_sites.used()
     }
 
     /// Translates a packet that did not come from a port of the datapath, and has the datapath do with it what comes out.

@@ -151,6 +151,7 @@ impl Bridge {
         if let Some(datapath) = self.switch.datapath.get().filter(|_| !dp_ports.is_empty()) {
             let flows = datapath.remove_ports(&dp_ports)?;
             self.switch.credit_last(flows);
+            self.switch.drop_sites.forget_ports(&dp_ports);
         }
         // Those of the bridge itself stay: its own port is taken away where it gets other options, and comes again.
         let others = states.iter().filter(|state| state.port != OfPort::LOCAL);
@@ -171,6 +172,7 @@ impl Bridge {
             self.switch.forwarding.write().by_dp_port.remove(&old);
             let flows = datapath.remove_port(old)?;
             self.switch.credit_last(flows);
+            self.switch.drop_sites.forget_ports(&[old]);
         }
         let mut entered = Ok(());
         let new = datapath.add_port_with(device.clone(), |dp_port| {

@@ -4,9 +4,9 @@
 //! credits with the flow's packets. So packets are counted by the datapath's flows, as they are for rules, and forwarding costs nothing more.
 //!
 //! There are [`MOST`] sites at most. When there are more, those that no flow has any more are forgotten; their packets are then still in the
-//! datapath's counters of the port and the reason.
+//! datapath's counters of the port and the reason. With a port its sites are forgotten: another one may get its number.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,8 +20,8 @@ use crate::table::{Pattern, RuleStats};
 
 /// Most sites.
 const MOST: usize = 16_384;
-/// How many further sites are asked for in vain before it is looked again which of them can be forgotten.
-const PATIENCE: usize = 4_096;
+/// How many new sites are asked for, at least, between two looks which of them can be forgotten: so that a look costs each of them little.
+const BETWEEN_LOOKS: usize = 4_096;
 
 /// All sites.
 #[derive(Default)]
@@ -30,8 +30,8 @@ pub(crate) struct DropSites(Mutex<Sites>);
 #[derive(Default)]
 struct Sites {
     by_key: HashMap<Key, Arc<DropSite>>,
-    /// How many sites have been asked for in vain since the last attempt to make room.
-    refused: usize,
+    /// How many new sites have been asked for since the last look which ones can be forgotten.
+    asked: usize,
 }
 
 /// What tells sites apart. Of rules, their counters do: a modification keeps them, and a site keeps them alive.
@@ -45,7 +45,7 @@ struct Key {
 }
 
 /// A place where the tables drop packets.
-pub(crate) struct DropSite {
+pub struct DropSite {
     bridge: String,
     port: PortNo,
     table: u8,
@@ -113,7 +113,23 @@ impl DropSite {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    fn describe(&self) -> TableDrop {
+    /// The datapath port that the packets came in at.
+    pub fn port(&self) -> PortNo {
+        self.port
+    }
+
+    /// Why they are dropped.
+    pub fn reason(&self) -> DropReason {
+        self.reason
+    }
+
+    /// How many they are.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Relaxed)
+    }
+
+    /// All that is known.
+    pub fn describe(&self) -> TableDrop {
         let rule = self.rule.as_ref().map(|rule| TableDropRule {
             cookie: rule.cookie,
             priority: rule.priority,
@@ -125,7 +141,7 @@ impl DropSite {
             table: self.table,
             rule,
             reason: self.reason,
-            packets: self.packets.load(Relaxed),
+            packets: self.packets(),
             bytes: self.bytes.load(Relaxed),
         }
     }
@@ -141,7 +157,7 @@ impl DropSites {
         if let Some(site) = sites.by_key.get(&key) {
             return Some(site.clone());
         }
-        if sites.by_key.len() >= MOST && !sites.make_room() {
+        if !sites.has_room() {
             return None;
         }
         let (packets, bytes) = Default::default();
@@ -150,25 +166,28 @@ impl DropSites {
         Some(site)
     }
 
-    /// What was dropped where.
-    pub fn describe(&self) -> Vec<TableDrop> {
-        let sites: Vec<_> = self.0.lock().by_key.values().cloned().collect();
-        sites.iter().map(|site| site.describe()).filter(|drops| drops.packets > 0).collect()
+    /// The sites of packets that were dropped.
+    pub fn used(&self) -> Vec<Arc<DropSite>> {
+        self.0.lock().by_key.values().filter(|site| site.packets() > 0).cloned().collect()
+    }
+
+    /// Forgets the sites of ports that have gone from the datapath.
+    pub fn forget_ports(&self, gone: &[PortNo]) {
+        let gone: HashSet<_> = gone.iter().collect();
+        self.0.lock().by_key.retain(|key, _| !gone.contains(&key.port));
     }
 }
 
 impl Sites {
-    /// Forgets the sites that no flow has. Returns whether there is room then.
-    fn make_room(&mut self) -> bool {
-        if !self.refused.is_multiple_of(PATIENCE) {
-            self.refused += 1;
-            return false;
+    /// Whether there is room for another site. Where there is none, those that no flow has are forgotten, from time to time.
+    fn has_room(&mut self) -> bool {
+        self.asked += 1;
+        if self.by_key.len() >= MOST && self.asked >= BETWEEN_LOOKS {
+            self.asked = 0;
+            // Who has no site yet could only get it here.
+            self.by_key.retain(|_, site| Arc::strong_count(site) > 1);
         }
-        // Who has a site of no flow could only get it here.
-        self.by_key.retain(|_, site| Arc::strong_count(site) > 1);
-        let has_room = self.by_key.len() < MOST;
-        self.refused = if has_room { 0 } else { self.refused + 1 };
-        has_room
+        self.by_key.len() < MOST
     }
 }
 
@@ -200,7 +219,7 @@ mod tests {
     /// What was dropped, as port, table, priority of the rule, reason and packets.
     fn drops(bed: &Bed) -> Vec<(PortNo, u8, Option<u32>, DropReason, u64)> {
         let of = |d: TableDrop| (d.port, d.table, d.rule.map(|rule| rule.priority), d.reason, d.packets);
-        let mut drops: Vec<_> = bed.switch.table_drops().into_iter().map(of).collect();
+        let mut drops: Vec<_> = bed.switch.table_drops().iter().map(|site| of(site.describe())).collect();
         drops.sort();
         drops
     }
@@ -251,7 +270,7 @@ mod tests {
             assert!(site(port, 2).is_some());
         }
         assert!(sites.0.lock().by_key.len() <= MOST);
-        assert_eq!(sites.describe().len(), 100, "those of flows stay");
+        assert_eq!(sites.used().len(), 100, "those of flows stay");
         assert!(Arc::ptr_eq(&held[7], &site(7, 1).unwrap()));
     }
 
@@ -265,7 +284,54 @@ mod tests {
         held.truncate(10);
         // It is looked again after a while.
         let refused = (0..).take_while(|_| site(beyond).is_none()).count();
-        assert!(refused < PATIENCE, "{refused}");
+        assert!(refused < BETWEEN_LOOKS, "{refused}");
         assert!(sites.0.lock().by_key.len() <= 11);
+    }
+
+    #[test]
+    fn a_look_that_frees_little_is_not_followed_by_another_at_once() {
+        let sites = DropSites::default();
+        let site = |port| sites.site(dropped(1), "br0", PortNo(port));
+        let mut held: Vec<_> = (0..MOST as u32).map(|port| site(port).unwrap()).collect();
+        held.pop();
+        // One place becomes free again and again; each look goes over all sites.
+        let granted = (0..10 * BETWEEN_LOOKS as u32).filter(|more| site(MOST as u32 + more).is_some()).count();
+        assert!((1..=11).contains(&granted), "{granted}");
+    }
+
+    #[test]
+    fn a_number_that_another_port_gets_begins_anew() {
+        let bed = Bed::new(2);
+        bed.add_flow(0, 9, Match::any(), vec![]);
+        drop(bed.receive(OfPort(1), &frame([10, 0, 0, 1])));
+        drop(bed.receive(OfPort(2), &frame([10, 0, 0, 1])));
+        let second = bed.bridge.ports()[1].dp_port.unwrap();
+        bed.bridge.remove_port(OfPort(1)).unwrap();
+        assert_eq!(drops(&bed), [(second, 0, Some(9), DropReason::Rule, 1)]);
+    }
+
+    #[test]
+    fn flows_of_two_ports_that_come_in_turn_share_a_record_each() {
+        let bed = Bed::new(3);
+        let mut udp = Match::any();
+        [(Field::DlType, 0x0800), (Field::NwProto, 17)].iter().for_each(|&(field, value)| udp.set(field, value));
+        bed.add_flow(0, 9, udp.clone(), vec![]);
+        // So each source port has a flow of its own.
+        udp.set(Field::UdpSrc, 9);
+        bed.add_flow(0, 10, udp, vec![Action::output(OfPort(3))]);
+        for source in 1..9 {
+            let header = build::Ipv4 { proto: 17, ..build::Ipv4::default() };
+            let frame = build::ethernet(
+                [2; 6],
+                [4; 6],
+                &[],
+                0x0800,
+                &header.packet(build::udp(0x1000 << (source % 4) | source, 2, b"")),
+            );
+            (1..3).for_each(|port| drop(bed.receive(OfPort(port), &frame)));
+        }
+        let records: HashSet<_> = bed.datapath.flows().map(|flow| Arc::as_ptr(&flow.tag).cast::<()>()).collect();
+        assert!(bed.datapath.flow_count() >= 8);
+        assert_eq!(records.len(), 2);
     }
 }

@@ -93,11 +93,13 @@ impl Slot {
     }
 }
 
-/// The slot of the records that pass the same rules.
+/// The slot of the records that pass the same rules, and are dropped at the same place if they are.
 fn slot_of(record: &FlowRecord) -> usize {
     // Nobody outside chooses addresses of rules.
     let mix = |hash: u64, value: usize| (hash.rotate_left(5) ^ value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let hash = record.rules.iter().fold(record.tables.len() as u64, |hash, rule| mix(hash, Arc::as_ptr(rule).addr()));
+    let hash =
+        record.drop_site.iter().fold(record.tables.len() as u64, |hash, site| mix(hash, Arc::as_ptr(site).addr()));
+    let hash = record.rules.iter().fold(hash, |hash, rule| mix(hash, Arc::as_ptr(rule).addr()));
     (hash >> 32) as usize % SLOTS
 }
 

@@ -117,7 +117,8 @@ pub enum CliCommand {
         watch: bool,
 
         /// Seconds between two looks of --watch
-        #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch",
+              value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
     },
 

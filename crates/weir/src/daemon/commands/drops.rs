@@ -4,29 +4,53 @@
 //! shown apart, and what is left of the datapath's counter is of rules that are not remembered any more.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use datapath::{DropReason, DropStage, PortNo};
-use ofproto::{Bridge, TableDrop};
+use ofproto::{Bridge, DropSite, TableDrop};
 use openflow::FlowMod;
 use openflow::text::matching::format_match;
 
 use super::Context;
-use super::reports::json;
+use super::flows::{in_turn, list, literal};
 use crate::flow_text::Names;
-use crate::report::drops::{DropFlow, DropRow, DropRule, Drops, FoundFlow};
+use crate::report::drops::{DropFlow, DropRow, DropRule, FoundFlow};
 use crate::report::{IngressPort, IngressProgram};
-use crate::unixctl::command::Outcome;
+use crate::unixctl::Pieces;
 
-/// `weir/drops`.
-pub fn report(context: &Context, _: &[String]) -> Outcome {
+/// Most rows that are made at a time.
+const PIECE: usize = 64;
+
+/// `weir/drops`: what [`Drops`](crate::report::drops::Drops) is in JSON, in no order. Rows are made while the client reads; what they count
+/// is of one time, so that they add up.
+pub fn report(context: &Context, _: &[String]) -> Result<Pieces, String> {
     let bridges = context.engine.switch.bridges();
-    let mut rows = of_tables(context, &bridges);
-    rows.extend(of_ingress_filters(context));
-    let by_rule = by_port_and_reason(&rows);
-    rows.extend(of_datapath(context, &by_rule));
+    let sites: Vec<_> = context.engine.switch.table_drops().into_iter().map(|site| (site.packets(), site)).collect();
+    let mut known = Known::default();
+    sites.iter().for_each(|(packets, site)| known.add(site.port(), site.reason(), *packets));
+    let mut rows = of_ingress_filters(context, &mut known);
+    rows.extend(of_datapath(context, &mut known));
     bridges.iter().for_each(|bridge| rows.extend(of_devices(bridge)));
-    rows.sort_by_key(|row| std::cmp::Reverse(row.packets));
-    json(&Drops { drops: rows })
+    let mut rows = rows.into_iter().chain(of_tables(context, &bridges, sites));
+    let next = move || {
+        let piece: Vec<_> = rows.by_ref().take(PIECE).collect();
+        (!piece.is_empty()).then_some(piece)
+    };
+    Ok(in_turn(vec![literal("{\"drops\":["), list(next, |row| row), literal("]}")]))
+}
+
+/// The packets of which more is known than the datapath's counters say.
+#[derive(Default)]
+struct Known {
+    by_port: HashMap<(PortNo, DropReason), u64>,
+    by_reason: HashMap<DropReason, u64>,
+}
+
+impl Known {
+    fn add(&mut self, port: PortNo, reason: DropReason, packets: u64) {
+        *self.by_port.entry((port, reason)).or_default() += packets;
+        *self.by_reason.entry(reason).or_default() += packets;
+    }
 }
 
 /// A row of a reason of the datapath.
@@ -41,25 +65,31 @@ fn row(packets: u64, reason: DropReason) -> DropRow {
 }
 
 /// What the OpenFlow tables have decided.
-fn of_tables(context: &Context, bridges: &[Bridge]) -> Vec<DropRow> {
+fn of_tables(
+    context: &Context,
+    bridges: &[Bridge],
+    sites: Vec<(u64, Arc<DropSite>)>,
+) -> impl Iterator<Item = DropRow> + use<> {
     let ports = port_names(context);
-    let names: HashMap<_, _> = bridges.iter().map(|bridge| (bridge.name(), Names::of_bridge(bridge))).collect();
+    let names: HashMap<_, _> =
+        bridges.iter().map(|bridge| (bridge.name().to_owned(), Names::of_bridge(bridge))).collect();
     let no_names = Names::default();
-    let of = |drop: TableDrop| {
-        let names = names.get(&*drop.bridge).unwrap_or(&no_names);
-        let flow = drop.rule.map(|rule| {
+    sites.into_iter().map(move |(packets, site)| {
+        let TableDrop { bridge, port, table, rule, reason, .. } = site.describe();
+        let names = names.get(&bridge).unwrap_or(&no_names);
+        let flow = rule.map(|rule| {
             let mut matching = String::new();
             format_match(&mut matching, &rule.matching, FlowMod::DEFAULT_PRIORITY, names);
             FoundFlow { cookie: rule.cookie.0, priority: rule.priority, matching }
         });
-        let rule = DropRule::Flow(DropFlow { bridge: drop.bridge, table: drop.table, flow });
-        DropRow { in_port: Some(name_of(&ports, drop.port)), rule: Some(rule), ..row(drop.packets, drop.reason) }
-    };
-    context.engine.switch.table_drops().into_iter().map(of).collect()
+        let rule = DropRule::Flow(DropFlow { bridge, table, flow });
+        DropRow { in_port: Some(name_of(&ports, port)), rule: Some(rule), ..row(packets, reason) }
+    })
 }
 
-/// What ingress filters have dropped, by their rules and their programs.
-fn of_ingress_filters(context: &Context) -> Vec<DropRow> {
+/// What ingress filters have dropped, by their rules and their programs. What a port has dropped by itself for them is among it.
+fn of_ingress_filters(context: &Context, known: &mut Known) -> Vec<DropRow> {
+    let numbers: HashMap<_, _> = port_names(context).into_iter().map(|(number, name)| (name, number)).collect();
     let ports = super::ingress::report(context, None).map(|report| report.ports).unwrap_or_default();
     let mut rows = Vec::new();
     for IngressPort { name, rules, program, .. } in ports {
@@ -68,49 +98,38 @@ fn of_ingress_filters(context: &Context) -> Vec<DropRow> {
             (format!("program {name}"), dropped + aborted + unsupported + faults)
         });
         let of_rules = rules.into_iter().map(|rule| (rule.rule, rule.dropped));
-        rows.extend(of_rules.chain(of_program).filter(|(_, dropped)| *dropped > 0).map(|(rule, dropped)| DropRow {
-            in_port: Some(name.clone()),
-            rule: Some(DropRule::IngressFilter(rule)),
-            ..row(dropped, DropReason::IngressFilter)
-        }));
+        for (rule, dropped) in of_rules.chain(of_program).filter(|(_, dropped)| *dropped > 0) {
+            // Without a device, its counters in the datapath have gone.
+            known.add(numbers.get(&name).copied().unwrap_or(PortNo(u32::MAX)), DropReason::IngressFilter, dropped);
+            let rule = Some(DropRule::IngressFilter(rule));
+            rows.push(DropRow { in_port: Some(name.clone()), rule, ..row(dropped, DropReason::IngressFilter) });
+        }
     }
     rows
 }
 
-/// Input port and reason of a row.
-type PortAndReason = (Option<String>, String);
-
-fn by_port_and_reason(rows: &[DropRow]) -> HashMap<PortAndReason, u64> {
-    let mut sums = HashMap::new();
-    for row in rows {
-        *sums.entry((row.in_port.clone(), row.reason.clone())).or_default() += row.packets;
-    }
-    sums
-}
-
 /// What the datapath has counted, without what is known by rule.
-fn of_datapath(context: &Context, by_rule: &HashMap<PortAndReason, u64>) -> Vec<DropRow> {
+fn of_datapath(context: &Context, known: &mut Known) -> Vec<DropRow> {
     let stats = context.engine.datapath.stats();
     let names = port_names(context);
     let mut rows = Vec::new();
-    let mut of_ports = datapath::Drops::default();
     for (port, drops) in &stats.ports {
-        of_ports += drops;
         let name = name_of(&names, *port);
         for (reason, counted) in drops.iter() {
-            let known = by_rule.get(&(Some(name.clone()), reason.name().into())).copied().unwrap_or(0);
-            let is_of_output = reason.stage() == DropStage::Output;
+            let rest = counted.saturating_sub(known.by_port.get(&(*port, reason)).copied().unwrap_or(0));
+            known.add(*port, reason, rest);
             let rule = matches!(reason.stage(), DropStage::Translate).then_some(DropRule::Others);
+            let is_of_output = reason.stage() == DropStage::Output;
             let (in_port, out_port) =
                 if is_of_output { (None, Some(name.clone())) } else { (Some(name.clone()), None) };
-            rows.push(DropRow { in_port, out_port, rule, ..row(counted.saturating_sub(known), reason) });
+            rows.push(DropRow { in_port, out_port, rule, ..row(rest, reason) });
         }
     }
-    // Ports that have gone, or never were.
+    // Of ports that have gone, or never were.
     let mut all = datapath::Drops::default();
     stats.workers.iter().chain([&stats.ended]).for_each(|worker| all += &worker.drops);
     for (reason, counted) in all.iter() {
-        rows.push(row(counted.saturating_sub(of_ports.get(reason)), reason));
+        rows.push(row(counted.saturating_sub(known.by_reason.get(&reason).copied().unwrap_or(0)), reason));
     }
     rows.retain(|row| row.packets > 0);
     rows

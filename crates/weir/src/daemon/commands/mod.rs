@@ -164,7 +164,7 @@ static COMMANDS: &[Command<Context>] = commands! {
         "OpenFlow and datapath flows, as JSON.";
     "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
     "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
-    "weir/drops" "" (0, 0) now!(drops::report), "Which packets were dropped where, and why, as JSON.";
+    "weir/drops" "" (0, 0) pieces!(drops::report), "Which packets were dropped where, and why, as JSON.";
 
     "weir/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::report),
         "What ofproto/trace says, as JSON.";
