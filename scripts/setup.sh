@@ -22,6 +22,7 @@ ovs-testcontroller:openvswitch-testcontroller
 pkg-config:pkg-config /usr/include/dpdk/rte_vhost.h:libdpdk-dev dpdk-testpmd:dpdk-dev strace:strace qemu-system-x86_64:qemu-system-x86
 /bin/busybox:busybox-static mmdebstrap:mmdebstrap /usr/lib/x86_64-linux-gnu/libpcap.so.0.8:libpcap0.8
 clang:clang traceroute:traceroute in.tftpd:tftpd-hpa
+/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk
 /usr/lib/python3/dist-packages/pyftpdlib/__init__.py:python3-pyftpdlib"
 for driver in af-xdp memif null pcap ring tap; do
     tests="$tests /usr/lib/x86_64-linux-gnu/librte_net_${driver/-/_}.so.23:librte-net-${driver}23"
