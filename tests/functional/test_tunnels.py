@@ -5,7 +5,8 @@ import re
 import pytest
 from conftest import until
 from lib.exchange import exchange
-from lib.tunnel import send
+from lib.pcap import read_pcap
+from lib.tunnel import Capture, send
 
 FAMILIES = pytest.mark.parametrize("six", [False, True], ids=["IPv4", "IPv6"])
 
@@ -220,3 +221,33 @@ def test_a_port_goes_on_with_other_options(lab):
     assert weir.vm.ping(linux.in4) == 3
     assert weir.vsctl("get", "interface", "t", "ofport") == number
     assert "vxlan_sys_4789" not in weir.appctl("tnl/ports/show")
+
+
+@FAMILIES
+def test_what_is_too_long_is_fragmented_or_dropped_as_the_df_bit_says(lab, tmp_path, six):
+    """A machine that takes no account of the tunnel: its packets are as long as the underlay's MTU."""
+    weir, linux = lab.pair("linux")
+    weir.host.run("ip", "link", "set", "vm0", "mtu", 1500)
+    weir.vm.run("ip", "link", "set", "eth0", "mtu", 1500)
+    weir.tunnel("vx", "vxlan", f"remote_ip={linux.outside(six)}", "key=7")
+    linux.vxlan(weir, six=six)
+    weir.know(linux)
+    weir.direct("vx")
+
+    def pings(size, count=5):
+        """What is asked in one piece; the answers are fragmented before they enter the tunnel."""
+        r = weir.vm.run("ping", "-n", "-M", "dont", "-s", size, "-c", count, "-i", 0.02, "-W", 2, linux.in4, check=False)
+        return int(re.search(r"(\d+) received", r.stdout)[1])
+
+    until(lambda: pings(100, 1) == 1, what="a short ping")
+    with weir.counts("datapath_drop_too_big", 5):
+        assert pings(1472) == 0
+    weir.vsctl("set", "interface", "vx", "options:df_default=false")
+    until(lambda: pings(1472, 1) == 1, what="a ping that is fragmented")
+    filter = "ip6[6] == 44" if six else "ip[6:2] & 0x3fff != 0"
+    capture = Capture(linux.host, tmp_path / "outer.pcap", f"src {weir.outside(six)} and {filter}")
+    assert pings(1472) == 5
+    until(lambda: len(read_pcap(capture.path)) >= 10, what="the pieces")
+    capture.stop()
+    assert [len(frame) for frame in read_pcap(capture.path)] == [1510, 144] * 5 if six else [1514, 84] * 5
+    talk(weir, linux)

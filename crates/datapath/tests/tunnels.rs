@@ -56,13 +56,18 @@ fn outer(v6: bool, checksum: bool, protocol: Protocol) -> Outer {
     }
 }
 
-fn push(outer: &Outer, (protocol, header): &(Protocol, Header<'_>)) -> Action {
+fn push(outer: &Outer, kind: &(Protocol, Header<'_>)) -> Action {
+    push_by(outer, kind, PortNo(1))
+}
+
+/// With the port of the underlay that has its address.
+fn push_by(outer: &Outer, (protocol, header): &(Protocol, Header<'_>), port: PortNo) -> Action {
     let mut ethernet = ETHERNET;
     if outer.src.is_ipv6() {
         ethernet[12..].copy_from_slice(&[0x86, 0xdd]);
     }
     let headers = Prepared::new(&ethernet, outer, *protocol, header).unwrap();
-    let push = Encapsulation::new(PortNo(9), PortNo(1), 4, headers, SourcePorts::default(), None);
+    let push = Encapsulation::new(PortNo(9), port, 4, headers, SourcePorts::default(), None);
     Action::TunnelPush(Arc::new(push))
 }
 
@@ -384,4 +389,81 @@ fn a_tunnel_in_itself_ends() {
     way.ports[2].give(&way.ports[1].take().pop().unwrap());
     way.poll();
     assert_eq!(way.drops(DropReason::RecursionTooDeep), 1);
+}
+
+/// What is too long for the device of the route is sent in fragments, where the outer header allows that.
+#[test]
+fn what_is_too_long_is_fragmented_unless_the_outer_header_forbids_it() {
+    let kind = &kinds()[0];
+    for (v6, dont_fragment) in [(false, false), (true, false), (false, true), (true, true)] {
+        let way = way(kind, v6, false, false);
+        let id = way.dp.flows().into_iter().find(|flow| flow.key.get(Field::InPortOxm) == way.ports_no(0)).unwrap().id;
+        way.dp.remove(id).unwrap();
+        let out = PortNo(way.ports_no(1) as u32);
+        let headers = push_by(&Outer { dont_fragment, ..outer(v6, false, kind.0) }, kind, out);
+        way.dp.install(flow(PortNo(way.ports_no(0) as u32), 0, &[], vec![headers, Action::Output(out)])).unwrap();
+        let head = if v6 { 40 } else { 20 };
+        // Inner packets of 1 500 bytes among short ones, one of which just fits.
+        let of_len = |len: usize| {
+            let header = build::Ipv4 { proto: 17, ..Default::default() };
+            build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::udp(3, 4, &vec![7; len - 28])))
+        };
+        let frames = [of_len(60), of_len(1500), of_len(1500 - head - 16 - 14), of_len(70)];
+        frames.iter().for_each(|frame| way.ports[0].give(frame));
+        way.poll();
+        let outer = way.ports[1].take();
+        assert!(outer.iter().all(|frame| frame.len() <= 1514));
+        assert_eq!(outer.len(), if dont_fragment { 3 } else { 5 });
+        assert_eq!(way.drops(DropReason::TooBig), u64::from(dont_fragment));
+        if !dont_fragment {
+            let [first, second] = [&outer[1], &outer[2]];
+            let payload = match v6 {
+                false => [&first[34..], &second[34..]].concat(),
+                true => [&first[62..], &second[62..]].concat(),
+            };
+            // Behind the headers of UDP and VXLAN.
+            assert_eq!(payload[16..], frames[1]);
+            assert_eq!(outer[3].len(), 1514, "what fits is not touched");
+            // They are not put together again here.
+            outer.iter().for_each(|frame| way.ports[2].give(frame));
+            way.poll();
+            assert_eq!((way.ports[3].take().len(), way.drops(DropReason::TunnelFragment)), (3, 2));
+        }
+        assert_eq!(way.dp.account().came(), way.dp.account().went());
+    }
+}
+
+/// A super-frame is cut into segments first, and of these only those are fragmented that are too long.
+#[test]
+fn segments_that_are_too_long_are_fragmented() {
+    let kind = &kinds()[0];
+    let way = way(kind, false, false, false);
+    let id = way.dp.flows().into_iter().find(|flow| flow.key.get(Field::InPortOxm) == way.ports_no(0)).unwrap().id;
+    way.dp.remove(id).unwrap();
+    let out = PortNo(way.ports_no(1) as u32);
+    let headers = push_by(&Outer { dont_fragment: false, ..outer(false, false, kind.0) }, kind, out);
+    way.dp.install(flow(PortNo(way.ports_no(0) as u32), 0, &[], vec![headers, Action::Output(out)])).unwrap();
+    let header = build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 6, ..Default::default() };
+    let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::tcp(1000, 80, 0x10, &[7; 3000])));
+    let mut packet = Packet::from_slice(&frame);
+    *packet.offload_mut() = Offload {
+        flags: Offload::NEEDS_CSUM,
+        gso_type: Offload::GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 1460,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    way.ports[0].queues[0].lock().unwrap().push_back(packet);
+    way.poll();
+    let outer: Vec<_> = way.ports[1].sent.lock().unwrap().drain(..).collect();
+    // Two segments of 1460 bytes, each in two fragments, and the rest of 80 bytes.
+    let lens: Vec<_> = outer.iter().map(|packet| packet.len()).collect();
+    assert_eq!(lens, [1514, 34 + 50, 1514, 34 + 50, 14 + 20 + 8 + 8 + 54 + 80]);
+    let is_unfinished: Vec<_> = outer.iter().map(|packet| packet.offload().needs_csum()).collect();
+    assert_eq!(is_unfinished, [false, false, false, false, true]);
+    for pair in outer[..4].chunks(2) {
+        let inner = [&pair[0].data()[34 + 16 + 14..], &pair[1].data()[34..]].concat();
+        assert_eq!(ports::offload::checksum(&[&inner[12..20], &[0, 6, 5, 200], &inner[20..]].concat()), 0);
+    }
 }

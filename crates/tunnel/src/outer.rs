@@ -25,7 +25,7 @@ pub struct Outer {
     pub tos: u8,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Whether routers may not fragment it, of IPv4.
+    /// Whether it may not be fragmented: by routers, where it is of IPv4, and by this host. What was received over IPv6 does not say so.
     pub dont_fragment: bool,
     /// Source and destination port of UDP; zero where there is none.
     pub ports: (u16, u16),
@@ -243,6 +243,8 @@ pub struct Prepared {
     skipped: u8,
     /// Whether routers may fragment the packet, by its identification.
     has_id: bool,
+    /// Whether this host may fragment the packet.
+    may_fragment: bool,
     /// Whether packets have any of what [`Rest`] says.
     has_rest: bool,
     rest: Rest,
@@ -338,6 +340,7 @@ impl Prepared {
             is_udp,
             skipped: if payload == Payload::Ethernet { 0 } else { 14 },
             has_id: !is_v6 && !outer.dont_fragment,
+            may_fragment: !outer.dont_fragment,
             has_rest: patches != Patches::default() || label.is_some() || udp_sum.is_some(),
             rest: Rest { patches, label, udp_sum },
         })
@@ -364,6 +367,18 @@ impl Prepared {
     #[inline]
     pub fn needs_id(&self) -> bool {
         self.has_id
+    }
+
+    /// Whether a packet that is too long may be sent as fragments.
+    #[inline]
+    pub fn may_fragment(&self) -> bool {
+        self.may_fragment
+    }
+
+    /// Where the IP header begins.
+    #[inline]
+    pub fn ip(&self) -> usize {
+        self.ip.into()
     }
 
     /// How many bytes they are.

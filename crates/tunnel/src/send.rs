@@ -90,7 +90,7 @@ pub fn outer(config: &Config, metadata: &Metadata, src: Option<IpAddr>) -> Optio
         dst,
         tos: metadata.tos,
         ttl: metadata.ttl,
-        dont_fragment: dst.is_ipv4() && metadata.flags & tun_flags::DF != 0,
+        dont_fragment: metadata.flags & tun_flags::DF != 0,
         ports: (0, config.dst_port),
         checksum: checksum && is_udp,
     })

@@ -267,7 +267,11 @@ impl Executor {
                 view.refresh(packet.data(), false, self.vlan_limit);
                 return Stepped::done(step.rewrite(packet, view.key, &view.layers));
             }
-            Step::TunnelPush(headers) if !headers.takes(packet) => return Stepped::Unfinished,
+            Step::TunnelPush(headers)
+                if !headers.takes(packet, 0, headers.longest(self.outputs.mtu(headers.out_port))) =>
+            {
+                return Stepped::Unfinished;
+            }
             Step::TunnelPush(headers) => {
                 return if headers.push(packet) { Stepped::Done } else { Stepped::NotPushed };
             }
@@ -422,8 +426,8 @@ impl Executor {
         let Some((Step::TunnelPush(headers), later)) = steps.split_first() else {
             return self.run_completed(steps, end, packet, view, next);
         };
-        let (memory, mut parts) = (packet.memory(), 0);
-        let result = headers.push_completed(packet, memory, &mut |part, pushed| {
+        let (memory, mtu, mut parts) = (packet.memory(), self.outputs.mtu(headers.out_port), 0);
+        let result = headers.push_completed(packet, memory, mtu, &mut |part, pushed| {
             parts += 1;
             if !pushed {
                 return self.outputs.retire_one(part, DropReason::TunnelPush, view.in_port());

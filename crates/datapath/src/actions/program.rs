@@ -333,21 +333,23 @@ impl Program {
 
     /// By how many bytes a packet grows at most.
     pub fn growth(&self) -> u32 {
-        let of_step = |step: &Step| match step {
-            Step::PushVlan { .. } => 4,
-            Step::TunnelPush(headers) => headers.headers.len() as u32,
-            Step::PushHeader(header) => (MADE_UP + header.bytes.len()) as u32,
-            _ => 0,
-        };
-        self.steps.iter().map(of_step).sum()
+        self.steps.iter().map(Step::growth).sum()
     }
 
-    /// Whether no packet has work left to do that has to be done before one of the steps.
+    /// Whether no packet has work left to do that has to be done before one of the steps, or has to be fragmented by it. `mtu_of`
+    /// says the MTU of a port.
     #[inline(always)]
-    pub fn takes(&self, packets: &[Packet]) -> bool {
-        self.steps.iter().all(|step| match step {
-            Step::TunnelPush(headers) => packets.iter().all(|packet| headers.takes(packet)),
-            _ => true,
+    pub fn takes(&self, packets: &[Packet], mtu_of: impl Fn(PortNo) -> usize) -> bool {
+        let mut longer = 0;
+        self.steps.iter().all(|step| {
+            if let Step::TunnelPush(push) = step {
+                let longest = push.longest(mtu_of(push.out_port));
+                if !packets.iter().all(|packet| push.takes(packet, longer, longest)) {
+                    return false;
+                }
+            }
+            longer += step.growth() as usize;
+            true
         })
     }
 
@@ -452,6 +454,16 @@ impl Step {
 
     fn recirculations(&self) -> u16 {
         if let Step::Copy(copy) = self { copy.recirculations() } else { 0 }
+    }
+
+    /// By how many bytes a packet grows at most.
+    fn growth(&self) -> u32 {
+        match self {
+            Step::PushVlan { .. } => 4,
+            Step::TunnelPush(headers) => headers.headers.len() as u32,
+            Step::PushHeader(header) => (MADE_UP + header.bytes.len()) as u32,
+            _ => 0,
+        }
     }
 
     /// Executes a step that only rewrites the packet and needs no more of the key than the headers. `key` is not

@@ -5,7 +5,8 @@
 //! headers said as metadata.
 //!
 //! Work that is left to do for a packet (checksums, segments) is about its inner headers. Where the outer ones have a checksum of all that
-//! they carry, it is done before. Super-frames are cut before they enter a tunnel.
+//! they carry, it is done before. Super-frames are cut before they enter a tunnel. What is too long then for the device of the route is
+//! sent in fragments where the headers allow that; otherwise it is dropped where it would be sent.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,6 +18,7 @@ use packet::flow::{block, tun_flags};
 use packet::wire::{ip_proto, ipv4, ipv6};
 use packet::{Memory, Offload, Packet};
 use ports::Offloads;
+use ports::offload::fragment::fragment;
 use ports::offload::{OffloadError, complete, complete_checksum};
 use tunnel::Malformed;
 use tunnel::header::{Payload, Protocol};
@@ -83,9 +85,26 @@ pub struct Decapsulation {
 /// The shortest frame of Ethernet with a tag, without its checksum: shorter ones are padded.
 const SHORTEST: usize = 64;
 
+/// How many identifications a thread takes at once.
+const IDS: u32 = 64;
+
+/// The next identifications that no thread has taken: what two workers send to one host must not be put together there.
+static NEXT_IDS: AtomicU32 = AtomicU32::new(1);
+
 thread_local! {
-    /// The identification of the next IPv4 packet that may be fragmented.
-    static NEXT_ID: Cell<u16> = const { Cell::new(1) };
+    /// The identification of the next packet that may be fragmented, and how many are left behind it.
+    static OWN_IDS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// An identification that no other packet has had lately.
+#[inline]
+fn next_id() -> u32 {
+    let (id, left) = match OWN_IDS.get() {
+        (_, 0) => (NEXT_IDS.fetch_add(IDS, Ordering::Relaxed), IDS),
+        own => own,
+    };
+    OWN_IDS.set((id.wrapping_add(1), left - 1));
+    id
 }
 
 impl Encapsulation {
@@ -107,12 +126,27 @@ impl Encapsulation {
         Encapsulation { tunnel_port, out_port, kind, headers, source_ports, sequence: sequence.clone(), max_len }
     }
 
-    /// Whether the packet can be encapsulated as it is.
+    /// The longest packet that need not be fragmented when it has these headers, where packets may be: others are not our business.
+    /// `mtu`: that of the route's device.
     #[inline(always)]
-    pub fn takes(&self, packet: &Packet) -> bool {
+    pub fn longest(&self, mtu: usize) -> usize {
+        if !self.headers.may_fragment() {
+            return usize::MAX;
+        }
+        let longer = self.headers.len() - self.headers.ip();
+        match mtu.saturating_sub(longer) + self.headers.skipped() {
+            longest if longest >= self.max_len as usize => usize::MAX,
+            longest => longest,
+        }
+    }
+
+    /// Whether the packet can be encapsulated as it is. It is `longer` then by headers that it gets before; see
+    /// [`longest`](Encapsulation::longest).
+    #[inline(always)]
+    pub fn takes(&self, packet: &Packet, longer: usize, longest: usize) -> bool {
         let offload = packet.offload();
         let is_summed = self.headers.sums_payload() || self.max_len != u32::MAX;
-        !offload.is_gso() && (!offload.needs_csum() || !is_summed)
+        !offload.is_gso() && (!offload.needs_csum() || !is_summed) && packet.len() + longer <= longest
     }
 
     /// Puts the headers before a packet that can be encapsulated as it is. Returns `false` where there is no room, or the packet is too
@@ -139,8 +173,7 @@ impl Encapsulation {
         }
         let mut each = Each { source_port, hash, ..Each::default() };
         if self.headers.needs_id() {
-            each.id = NEXT_ID.get();
-            NEXT_ID.set(each.id.wrapping_add(1));
+            each.id = next_id() as u16;
         }
         if let Some(sequence) = &self.sequence {
             each.sequence = sequence.fetch_add(1, Ordering::Relaxed);
@@ -156,20 +189,32 @@ impl Encapsulation {
         self.headers.write(packet.data_mut(), &each)
     }
 
-    /// Puts the headers before each packet that `packet` becomes when the work is done that is left to do for it.
+    /// Puts the headers before each packet that `packet` becomes when the work is done that is left to do for it, and has those
+    /// fragmented that may be and are longer than `mtu`.
     #[cold]
     pub fn push_completed(
         &self,
         packet: Packet,
         memory: &'static Memory,
+        mtu: usize,
         emit: &mut dyn FnMut(Packet, bool),
     ) -> Result<(), OffloadError> {
         let csum = !self.headers.sums_payload() && self.max_len == u32::MAX;
         let can = Offloads { csum, ..Offloads::default() };
+        let ip = self.headers.ip();
+        let mut fragmented = Ok(());
         complete(packet, can, memory, &mut |mut part| {
             let pushed = self.push(&mut part);
-            emit(part, pushed);
+            if !pushed || !self.headers.may_fragment() || part.len() - ip <= mtu {
+                return emit(part, pushed);
+            }
+            let result = complete_checksum(&mut part)
+                .and_then(|()| fragment(&part, ip, mtu, next_id(), memory, &mut |piece| emit(piece, true)));
+            if fragmented.is_ok() {
+                fragmented = result.map(|_| ());
+            }
         })
+        .and(fragmented)
     }
 }
 

@@ -62,6 +62,12 @@ impl DpPort {
         self.up.load(Ordering::Relaxed)
     }
 
+    /// The port's MTU.
+    #[inline(always)]
+    pub fn mtu(&self) -> usize {
+        self.max_frame() - ETHERNET as usize
+    }
+
     /// Longest frame that can be sent, without VLAN tags.
     #[inline(always)]
     pub fn max_frame(&self) -> usize {

@@ -159,6 +159,12 @@ impl Outputs {
         Some(&self.ports.get(port.0 as usize)?.as_ref()?.port)
     }
 
+    /// The MTU of a port. Where there is no such port, nothing is too long for it.
+    #[inline(always)]
+    pub fn mtu(&self, port: PortNo) -> usize {
+        self.port(port).map_or(usize::MAX, |port| port.mtu())
+    }
+
     /// The worker's counters.
     #[inline(always)]
     pub fn counters(&self) -> &WorkerCounters {

@@ -9,6 +9,7 @@
 //! Headers are looked for behind VLAN tags and MPLS labels. What the kernel understands in a vnet header
 //! knows no labels and no tunnels, so a super-frame with labels or in a [tunnel](outer) is always cut here.
 
+pub mod fragment;
 pub mod fuzz;
 mod outer;
 
