@@ -6,6 +6,7 @@
 //! | [`config`] | The configuration of a bridge |
 //! | `port` | Ports: how they are declared, shown and described |
 //! | `port_numbers` | Which numbers ports get |
+//! | `ranks` | Which port has most addresses |
 //! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
 //! | [`mac`] | The MAC learning table |
 //! | `mac_batch` | What a batch of packets has learnt, until the tables are told |
@@ -33,6 +34,7 @@ pub mod meter;
 pub mod mirror;
 pub(crate) mod port;
 pub(crate) mod port_numbers;
+mod ranks;
 pub mod selector;
 pub(crate) mod shared;
 pub(crate) mod tlv;
