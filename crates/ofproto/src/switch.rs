@@ -306,7 +306,7 @@ impl Switch {
     }
 
     fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
-        Input { key, bridge, frozen, packet_out: None, learning: None, now: self.clock.now() }
+        Input { key, bridge, frozen, packet_out: None, learning: None, now: self.clock.now(), bytes: None }
     }
 
     /// Translates the key of a datapath flow, or of a miss whose batch learns. `None` where its port is not of any bridge.
@@ -316,6 +316,18 @@ impl Switch {
         key: &Key,
         learning: Option<&MacBatch>,
         now: Time,
+    ) -> Option<Translation> {
+        self.translate_sized(forwarding, key, learning, now, None)
+    }
+
+    /// The same for one packet, of which it may tell how long it is.
+    pub(crate) fn translate_sized(
+        &self,
+        forwarding: &Forwarding,
+        key: &Key,
+        learning: Option<&MacBatch>,
+        now: Time,
+        bytes: Option<u64>,
     ) -> Option<Translation> {
         let dp_port = PortNo(key.common().in_port.get());
         let recirc = key.common().recirc_id.get();
@@ -335,7 +347,7 @@ impl Switch {
             (None, Some(frozen)) => frozen.bridge,
             (None, None) => return None,
         };
-        let input = Input { key: &flow, bridge, frozen: frozen.as_deref(), packet_out: None, learning, now };
+        let input = Input { key: &flow, bridge, frozen: frozen.as_deref(), packet_out: None, learning, now, bytes };
         let may_have_options = forwarding.tunnels.carrier(dp_port).is_none_or(|carrier| carrier.has_options());
         let mut out = tunnel_metadata::translate_with_options(forwarding, &self.interners, &input, may_have_options);
         if let Some(frozen) = frozen {
@@ -374,7 +386,8 @@ impl Switch {
     pub(crate) fn decide_sent(&self, forwarding: &Forwarding, packet: Packet, input: &Input<'_>) -> Decided {
         let key = input.key;
         let batch = MacBatch::default();
-        let mut translation = translate(forwarding, &self.interners, &Input { learning: Some(&batch), ..*input }, None);
+        let sent = Input { learning: Some(&batch), bytes: Some(packet.len() as u64), ..*input };
+        let mut translation = translate(forwarding, &self.interners, &sent, None);
         let bridge = forwarding.bridges.get(&input.bridge);
         let port = bridge.and_then(|bridge| bridge.ports.get(&OfPort(key.common().in_port.get())));
         let mut metadata = key.clone();

@@ -31,6 +31,9 @@ pub const TUNNEL_PUSH_POP: &str = "tnl_push_pop";
 /// MPLS label stack entries before whole packets. Can be turned off: then packets that get one are translated one by one.
 pub const ADD_MPLS: &str = "add_mpls";
 
+/// Lengths of packets. Can be turned off: then packets of which they are asked are translated one by one.
+pub const CHECK_LENGTH: &str = "check_pkt_len";
+
 /// In the order in which OVS lists them.
 pub const FEATURES: &[Feature] = &[
     feature("masked_set_action", "Masked set action", Flag(true)),
@@ -43,7 +46,7 @@ pub const FEATURES: &[Feature] = &[
     feature("ct_eventmask", "Conntrack eventmask", Flag(false)),
     feature("ct_clear", "Conntrack clear", Flag(true)),
     feature("max_hash_alg", "Max dp_hash algorithm", Number(1)),
-    feature("check_pkt_len", "Check pkt length action", Flag(true)),
+    feature(CHECK_LENGTH, "Check pkt length action", Flag(true)),
     feature("ct_timeout", "Conntrack timeout policy", Flag(true)),
     feature("explicit_drop_action", "Explicit Drop action", Flag(false)),
     feature("lb_output_action", "Optimized Balance TCP mode", Flag(false)),

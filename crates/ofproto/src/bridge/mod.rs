@@ -255,7 +255,7 @@ impl Bridge {
     /// A packet that a controller sends.
     fn input<'a>(&self, key: &'a Key) -> Input<'a> {
         let now = self.switch.clock.now();
-        Input { key, bridge: self.id, frozen: None, packet_out: None, learning: None, now }
+        Input { key, bridge: self.id, frozen: None, packet_out: None, learning: None, now, bytes: None }
     }
 
     /// Whether a packet-out may have these actions.

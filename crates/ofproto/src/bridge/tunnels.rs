@@ -83,6 +83,16 @@ impl Switch {
         !self.forwarding.read().without_add_mpls
     }
 
+    /// Sets whether flows tell packets by their length. Otherwise packets of which it is asked are translated one by one.
+    pub fn set_check_length(&self, enabled: bool) {
+        self.set_feature(enabled, |forwarding| &mut forwarding.without_check_length);
+    }
+
+    /// Whether flows tell packets by their length.
+    pub fn has_check_length(&self) -> bool {
+        !self.forwarding.read().without_check_length
+    }
+
     /// Turns a feature on or off, of which `without` says that it is off.
     fn set_feature(&self, enabled: bool, without: impl FnOnce(&mut Forwarding) -> &mut bool) {
         let mut forwarding = self.forwarding.write();

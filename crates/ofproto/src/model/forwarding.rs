@@ -63,6 +63,8 @@ pub(crate) struct Forwarding {
     pub meter_numbers: Arc<MeterNumbers>,
     /// Packets that get labels before all of their headers are translated one by one: an operator may say so.
     pub without_add_mpls: bool,
+    /// Packets whose length is asked for are translated one by one: an operator may say so.
+    pub without_check_length: bool,
     /// The number of the timeout policy of each zone that has one, for new connections.
     pub ct_policies: std::collections::HashMap<u16, u16>,
     /// Generation of the last change of ports or settings: everything depends on these.

@@ -248,7 +248,9 @@ impl Switch {
             self.slow_drops.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let translation = self.translate_dp(&self.forwarding.read(), key, None, now);
+        let made_up = if key.common().packet_type.get() == 0 { 0 } else { datapath::MADE_UP };
+        let bytes = Some(packet.len().saturating_sub(made_up) as u64);
+        let translation = self.translate_sized(&self.forwarding.read(), key, None, now, bytes);
         let (actions, learnt) = match translation {
             Some(translation) => (translation.actions, translation.learnt),
             None => (vec![DpAction::Drop(DropReason::UpcallError)], Vec::new()),

@@ -27,7 +27,15 @@ impl Ctx<'_, '_> {
         }
         let (flow, stack) = (Box::new(self.flow.clone()), self.stack.clone());
         let (was_mpls, conntracked) = (self.was_mpls, self.conntracked);
-        self.exit = match self.length.is_longer(size) {
+        let is_longer = match self.forwarding.without_check_length {
+            true => {
+                // Without a packet, as in a trace, it is taken for a short one.
+                self.slow = true;
+                Some(self.bytes.is_some_and(|bytes| bytes > size.into()))
+            }
+            false => self.length.is_longer(size),
+        };
+        self.exit = match is_longer {
             Some(longer) => self.branch(longer, dst, set, rest),
             None => self.both_branches(size, dst, set, rest),
         };

@@ -125,6 +125,8 @@ pub(crate) struct Input<'a> {
     pub learning: Option<&'a MacBatch>,
     /// The time.
     pub now: Time,
+    /// How long the packet is, where it is translated for itself.
+    pub bytes: Option<u64>,
 }
 
 /// Why a translation gave up. The packet is dropped. The words are those of `ofproto/trace`.
@@ -245,6 +247,7 @@ pub(crate) fn translate(
         pausing: None,
         hashing: None,
         frozen_steps: Vec::new(),
+        bytes: input.bytes,
         length: known_length::KnownLength::UNKNOWN,
         priority: input.key.common().skb_priority.get(),
     };
@@ -356,6 +359,8 @@ struct Ctx<'a, 's> {
     /// What the datapath hashes before it recirculates a pipeline that freezes.
     hashing: Option<DpAction>,
     frozen_steps: Vec<FrozenStep>,
+    /// How long the packet is, where it is translated for itself.
+    bytes: Option<u64>,
     /// What is known about the length of the datapath's packet.
     length: known_length::KnownLength,
     /// Priority that the packet came with.
@@ -379,6 +384,7 @@ impl<'a> Ctx<'a, '_> {
             self.not_sent(DropReason::MirrorPort);
             self.event(|| Event::Error("dropping packet received on a port that is reserved for mirroring"));
         } else if let Some(frozen) = input.frozen {
+            self.match_tunnel_again();
             self.thaw(frozen);
         } else if self.flow.common().recirc_id.get() != 0 {
             let id = self.flow.common().recirc_id.get();

@@ -90,6 +90,13 @@ fn tunnel_dst(key: &Key) -> Option<IpAddr> {
 }
 
 impl<'a> Ctx<'a, '_> {
+    /// Has the flows of later passes of a packet that has left a tunnel match what those of the first one do, as in OVS.
+    pub(super) fn match_tunnel_again(&mut self) {
+        if tunnel_dst(self.packet).is_some() {
+            match_received(&mut self.wc, self.packet);
+        }
+    }
+
     /// Begins the translation of a packet that has left a tunnel. False where it is dropped.
     pub(super) fn receive_from_tunnel(&mut self, port: &'a PortState) -> bool {
         match_received(&mut self.wc, self.packet);

@@ -406,6 +406,23 @@ fn packets_without_ethernet_count_without_it() {
 }
 
 #[test]
+fn later_passes_of_packets_from_a_tunnel_match_it_too() {
+    let flows = ["in_port=10,ip,actions=ct(table=1)", "table=1,actions=1"];
+    let host = Host::new(&["vxlan remote_ip=192.0.2.2 key=flow"], &flows);
+    for vni in [7, 9] {
+        assert_eq!(host.receive(&host.frame(VXLAN, &vxlan(vni), &udp(1))).len(), 1);
+    }
+    let later = |flow: &datapath::FlowDump| flow.key.common().recirc_id.get() != 0;
+    let matched = host.bed.datapath.flows().filter(later).map(|flow| {
+        let (key, mask) = (flow.key.tunnel(), flow.mask.0.tunnel());
+        (key.tun_id.get(), mask.tun_id.get(), mask.tun_src.get(), mask.tun_dst.get())
+    });
+    let mut matched: Vec<_> = matched.collect();
+    matched.sort_unstable();
+    assert_eq!(matched, [7, 9].map(|vni| (vni, u64::MAX, u32::MAX, u32::MAX)));
+}
+
+#[test]
 fn packets_that_are_translated_one_by_one_have_a_flow() {
     let host = Host::new(&["vxlan remote_ip=192.0.2.2"], &["in_port=1,actions=debug_slow,10"]);
     let inner = udp(1);

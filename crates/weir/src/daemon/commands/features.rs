@@ -1,11 +1,11 @@
 //! `dpif/show-dp-features` and `dpif/set-dp-features`: what the datapath can do. Weir's can always do the
-//! same, and translation has no second way that would leave something out, but for tunnels and labels.
+//! same, and translation has no second way that would leave something out, but for tunnels, labels and lengths.
 
 use std::fmt::Write as _;
 
 use super::Context;
 use crate::features::FeatureValue::{Flag, Number};
-use crate::features::{ADD_MPLS, FEATURES, Feature, FeatureValue, TUNNEL_PUSH_POP};
+use crate::features::{ADD_MPLS, CHECK_LENGTH, FEATURES, Feature, FeatureValue, TUNNEL_PUSH_POP};
 use crate::unixctl::Command;
 use crate::unixctl::command::Outcome;
 
@@ -40,6 +40,7 @@ fn set(context: &Context, args: &[String]) -> Outcome {
     let now = |feature: &Feature| match feature.name {
         TUNNEL_PUSH_POP => Flag(switch.has_tunnel_push_pop()),
         ADD_MPLS => Flag(switch.has_add_mpls()),
+        CHECK_LENGTH => Flag(switch.has_check_length()),
         _ => feature.value,
     };
     match &args[1..] {
@@ -48,6 +49,7 @@ fn set(context: &Context, args: &[String]) -> Outcome {
         [name, value, ..] => {
             match accept(find(name)?, value)? {
                 Some(enabled) if name == ADD_MPLS => switch.set_add_mpls(enabled),
+                Some(enabled) if name == CHECK_LENGTH => switch.set_check_length(enabled),
                 Some(enabled) => switch.set_tunnel_push_pop(enabled),
                 None => {}
             }
@@ -85,7 +87,7 @@ fn accept(feature: &Feature, text: &str) -> Result<Option<bool>, String> {
         },
     };
     match (same, feature.value) {
-        (same, _) if matches!(feature.name, TUNNEL_PUSH_POP | ADD_MPLS) => Ok(Some(same)),
+        (same, _) if matches!(feature.name, TUNNEL_PUSH_POP | ADD_MPLS | CHECK_LENGTH) => Ok(Some(same)),
         (true, _) => Ok(None),
         (false, Flag(false)) => Err("Can not enable features not supported by the datapth".into()),
         (false, _) => Err(format!("{} cannot be turned off: translation always uses it", feature.name)),
