@@ -271,7 +271,7 @@ def test_what_goes_to_controllers_is_shown_as_such(switch):
 def test_flows_can_be_added_to_the_datapath_and_changed(switch):
     switch.expect("flow: in_port is not an exact match")
     key = "in_port(2),eth(),eth_type(0x1234)"
-    shown = "in_port(2),eth(),eth_type(0x1234), packets:0, bytes:0, used:never, actions:"
+    shown = "recirc_id(0),in_port(2),eth(),eth_type(0x1234), packets:0, bytes:0, used:never, actions:"
     switch.appctl("dpctl/add-flow", key, "1")
     assert dump(switch) == [shown + "1"]
     assert refused(switch, "dpctl/add-flow", key, "1") == "ovs-vswitchd: updating flow table (File exists)"
@@ -318,7 +318,7 @@ def test_ports_and_connections_of_the_datapath(switch):
     assert lines[at + 4] == "    RX bytes:212  TX bytes:0"
     assert refused(switch, "dpctl/show", "x") == "ovs-vswitchd: opening datapath x failed (No such device)"
     assert switch.appctl("dpctl/dump-conntrack") == ""
-    assert refused(switch, "dpctl/add-dp", "dummy@x") == "ovs-vswitchd: add_dp (Operation not supported)"
+    assert refused(switch, "dpctl/add-dp", "dummy@ovs-dummy") == "ovs-vswitchd: add_dp (File exists)"
     assert refused(switch, "dpctl/del-if", "ovs-dummy", "nosuch") == "ovs-vswitchd: no port named nosuch"
 
 
@@ -399,6 +399,25 @@ def test_features_of_the_datapath(switch):
     assert refused(switch, "dpif/set-dp-features", "br0", "nonsense", "true") == "Unexpected support field"
     assert "cannot be turned off" in refused(switch, "dpif/set-dp-features", "br0", "recirc", "false")
     assert "cannot be turned off" in refused(switch, "dpif/set-dp-features", "br0", "ct_state", "false")
+
+
+def test_without_a_datapath_that_knows_lengths_packets_are_told_apart_one_by_one(switch):
+    switch.ofctl("add-flow", "br0", "in_port=1,actions=check_pkt_larger(200)->NXM_NX_REG0[0],resubmit(,1)")
+    switch.ofctl("add-flow", "br0", "table=1,reg0=1,actions=2")
+    switch.ofctl("add-flow", "br0", "table=1,reg0=0,actions=LOCAL")
+    long = [FLOW.format(1), "--len", "300"]
+    for changed, actions in (("true", "check_pkt_len(size=200,gt(2),le(100))"),
+                             ("false", "userspace(pid=0,slow_path(action))"),
+                             ("true", "check_pkt_len(size=200,gt(2),le(100))")):
+        switch.appctl("dpif/set-dp-features", "br0", "check_pkt_len", changed)
+        assert f"[run time]:{changed}" in switch.appctl("dpif/set-dp-features", "br0", "check_pkt_len")
+        switch.appctl("revalidator/wait")
+        before = switch.counters("p2")["tx_pkts"], switch.counters("LOCAL")["tx_pkts"]
+        switch.appctl("netdev-dummy/receive", "p1", *long)
+        switch.appctl("netdev-dummy/receive", "p1", FLOW.format(1))
+        switch.appctl("netdev-dummy/receive", "p1", *long)
+        assert (switch.counters("p2")["tx_pkts"], switch.counters("LOCAL")["tx_pkts"]) == (before[0] + 2, before[1] + 1)
+        assert [line.partition("actions:")[2] for line in dump(switch)] == [actions]
 
 
 def test_new_flows_are_logged_for_who_wants_it(switch):

@@ -68,6 +68,46 @@ def test_bridges_and_ports_come_and_go(ovs):
     assert run("ovs-ofctl", "show", "br0", env=ovs.env, check=False).returncode != 0
 
 
+def test_ports_have_the_same_numbers_after_a_restart(ovs):
+    """As the column ofport says, unless something else is requested: controllers and flows go on with them."""
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2", "p3", "p4")
+    ovs.vsctl("del-port", "p1", "--", "del-port", "p3")
+    ovs.vsctl("add-port", "br0", "p3", "--", "set", "interface", "p3", "type=dummy")
+    numbers = {name: ovs.get("interface", name, "ofport") for name in ("p2", "p3", "p4")}
+    # The number of a port that was removed rests.
+    assert numbers == {"p2": "2", "p3": "5", "p4": "4"}
+    ovs.stop()
+    # While nobody looks: a new port, which comes first by its name, and one that wants the number of another.
+    ovs.vsctl("--no-wait", "add-port", "br0", "a", "--", "set", "interface", "a", "type=dummy")
+    ovs.vsctl("--no-wait", "add-port", "br0", "z", "--", "set", "interface", "z", "type=dummy", "ofport_request=4")
+    ovs.start()
+    after = {name: ovs.get("interface", name, "ofport") for name in ("a", "p2", "p3", "p4", "z")}
+    assert after == {"a": after["a"], "p2": "2", "p3": "5", "p4": after["p4"], "z": "4"}
+    assert len(set(after.values())) == 5
+    # What has been written is no news: nothing moves.
+    ovs.vsctl("set", "bridge", "br0", "other-config:mac-aging-time=100")
+    assert after == {name: ovs.get("interface", name, "ofport") for name in after}
+    # Nonsense in the column is none.
+    ovs.stop()
+    for name, number in (("p2", "65280000"), ("p3", "-1"), ("a", "0"), ("p4", "65534")):
+        ovs.vsctl("--no-wait", "set", "interface", name, f"ofport={number}")
+    ovs.start()
+    assert len({int(ovs.get("interface", name, "ofport")) for name in after} & set(range(1, 0x8000))) == 5
+
+
+def test_a_new_port_gets_a_taken_number_only_with_the_next_configuration(ovs):
+    """As in OVS: who is there is not disturbed by who comes."""
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    numbers = lambda: [ovs.get("interface", name, "ofport") for name in ("p1", "p2")]  # noqa: E731
+    ovs.vsctl("add-port", "br0", "p2", "--", "set", "interface", "p2", "type=dummy", "ofport_request=1")
+    assert numbers() == ["1", "2"]
+    ovs.vsctl("set", "bridge", "br0", "other-config:mac-aging-time=100")
+    taken = numbers()
+    assert taken[1] == "1" and taken[0] not in ("1", "-1")
+
+
 def test_what_runs_is_written_back(ovs):
     ovs.start()
     dummy_bridge(ovs, "p1")

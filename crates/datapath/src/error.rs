@@ -13,6 +13,9 @@ pub enum Error {
     /// The name is taken.
     #[error("port {0} is in the datapath already")]
     PortExists(String),
+    /// The number is taken.
+    #[error("there is a datapath port {} already", .0.0)]
+    NumberTaken(PortNo),
     /// All port numbers are in use.
     #[error("the datapath has no port number left; it can hold {0} ports")]
     TooManyPorts(usize),

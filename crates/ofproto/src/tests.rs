@@ -583,12 +583,12 @@ fn a_port_whose_device_was_made_again_stays_dead() {
     let env = ports::Env::default();
     let device = ports::registry::open(&ports::PortSpec::new("p2", "dummy"), &env).unwrap();
     device.set_admin_up(true).unwrap();
-    bed.bridge.replace_device(OfPort(2), device.clone()).unwrap();
+    bed.bridge.replace_device(OfPort(2), device.clone(), None).unwrap();
     assert_eq!(bed.receive(OfPort(1), &udp()), [], "the old one gets nothing");
     let new = env.dummies.find("p2").unwrap();
     assert_eq!(new.take_sent(), [udp()]);
     let told = recorder.ports.lock();
     let last = told.last().unwrap();
     assert_eq!((last.desc.port, last.reason), (OfPort(2), openflow::PortReason::Modify));
-    assert!(bed.bridge.replace_device(OfPort(9), device).is_err());
+    assert!(bed.bridge.replace_device(OfPort(9), device, None).is_err());
 }

@@ -43,6 +43,11 @@ impl Directory {
         self.added.fetch_add(1, Relaxed)
     }
 
+    /// An empty directory, whose ports are numbered together with those of this one.
+    pub fn beside(&self) -> Directory {
+        Directory { ports: Arc::default(), added: self.added.clone() }
+    }
+
     /// Adds a port until it is closed.
     pub(crate) fn add(&self, name: &str, port: Weak<dyn Any + Send + Sync>) {
         self.ports.lock().insert(name.into(), port);

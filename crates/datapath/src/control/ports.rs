@@ -74,24 +74,31 @@ pub struct RxMove {
 
 /// Ports come and go.
 impl PortTable {
-    /// Adds a port, with a transmit queue for each of `workers`, among which its receive queues are spread.
+    /// Adds a port, with a transmit queue for each of `workers`, among which its receive queues are spread. Without `wanted`, it
+    /// gets a number that is free.
     pub fn add(
         &mut self,
         port: Arc<dyn Port>,
+        wanted: Option<PortNo>,
         workers: &[EligibleWorker],
         max_workers: usize,
     ) -> Result<NewPort, Error> {
         if self.ports.values().any(|other| other.dp_port.port.name() == port.name()) {
             return Err(Error::PortExists(port.name().to_owned()));
         }
-        let number = self.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?;
+        let number = match wanted {
+            Some(number) if self.ports.contains_key(&number) => return Err(Error::NumberTaken(number)),
+            Some(PortNo(number)) if number as usize >= MAX_PORTS => return Err(Error::TooManyPorts(MAX_PORTS - 1)),
+            Some(number) => number,
+            None => self.number_for(&*port).ok_or(Error::TooManyPorts(MAX_PORTS - 1))?,
+        };
         let numbers: Vec<usize> = workers.iter().map(|worker| worker.number).collect();
         let (tx, queues) = TxQueues::make(&*port, &numbers)?;
         let dp_port = DpPort::new(number, port, max_workers);
         let managed = ManagedPort { dp_port: dp_port.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
         self.ports.insert(number, managed);
-        // The number of a tunnel's UDP port is far above those that are given in order.
-        if !dp_port.port.is_tunnel() {
+        // One that was asked for, as the UDP port of a tunnel, may be far above those that are given in order.
+        if wanted.is_none() && !dp_port.port.is_tunnel() {
             self.last = number.0;
         }
         let rx = self.add_rx_queues(&dp_port, dp_port.port.take_rx_queues(), workers);

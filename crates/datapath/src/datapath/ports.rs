@@ -24,11 +24,26 @@ impl Datapath {
     /// The same, with `announce` called before the first frame is received, so that the slow path knows the port
     /// before its first upcall. `announce` must not manage ports or workers.
     pub fn add_port_with(&self, port: Arc<dyn Port>, announce: impl FnOnce(PortNo)) -> Result<PortNo, Error> {
+        self.add_port_as(port, None, announce)
+    }
+
+    /// As [`add_port`](Datapath::add_port), under this number, which may also be zero.
+    pub fn add_port_at(&self, port: Arc<dyn Port>, number: PortNo) -> Result<PortNo, Error> {
+        self.add_port_as(port, Some(number), |_| ())
+    }
+
+    /// Both together: under this number, or else one that is free.
+    pub fn add_port_as(
+        &self,
+        port: Arc<dyn Port>,
+        number: Option<PortNo>,
+        announce: impl FnOnce(PortNo),
+    ) -> Result<PortNo, Error> {
         let mut control = self.control.lock();
         let mut new = {
             let mut ports = self.ports.lock();
             let pool = self.pool.read();
-            ports.add(port, &pool.eligible(), pool.max_workers())?
+            ports.add(port, number, &pool.eligible(), pool.max_workers())?
         };
         let number = new.dp_port.no;
         self.resources.table.set_tunnel(number, new.dp_port.port.is_tunnel());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use datapath::PortNo;
 use hashbrown::HashSet;
 use openflow::{
     OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortState as OfPortState, PortStats, PortStatus,
@@ -163,8 +164,13 @@ impl Bridge {
     }
 
     /// Replaces the device of a port, which has gone. The port keeps its number, its settings
-    /// and what was learnt there.
-    pub fn replace_device(&self, port: OfPort, device: Arc<dyn ports::Port>) -> Result<(), Error> {
+    /// and what was learnt there. In the datapath it gets the number `dp_number`, or else one that is free.
+    pub fn replace_device(
+        &self,
+        port: OfPort,
+        device: Arc<dyn ports::Port>,
+        dp_number: Option<PortNo>,
+    ) -> Result<(), Error> {
         let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
         // The new one cannot be there beside the old: the two have one name.
         let old = self.with_port(port, |state| state.dp_port.take())?;
@@ -175,7 +181,7 @@ impl Bridge {
             self.switch.drop_sites.forget_ports(&[old]);
         }
         let mut entered = Ok(());
-        let new = datapath.add_port_with(device.clone(), |dp_port| {
+        let new = datapath.add_port_as(device.clone(), dp_number, |dp_port| {
             self.switch.forwarding.write().by_dp_port.insert(dp_port, (self.id, port));
             entered = self.with_port(port, |state| {
                 (state.device, state.dp_port) = (Device::Datapath(device.clone()), Some(dp_port));

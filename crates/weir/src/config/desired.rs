@@ -307,6 +307,18 @@ impl Port {
     }
 }
 
+/// What a source remembers of a port's number. It is not part of what is wanted: two of them are always equal.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastNumber(pub Option<u16>);
+
+impl PartialEq for LastNumber {
+    fn eq(&self, _: &LastNumber) -> bool {
+        true
+    }
+}
+
+impl Eq for LastNumber {}
+
 /// A device behind a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interface {
@@ -316,6 +328,9 @@ pub struct Interface {
     pub options: BTreeMap<String, String>,
     /// OpenFlow port number that is wanted.
     pub ofport_request: Option<u16>,
+    /// The number that it had when the source was read, which it keeps over a restart if no other port wants it.
+    #[serde(skip)]
+    pub last_ofport: LastNumber,
     /// MTU that is wanted.
     pub mtu_request: Option<u32>,
     /// Ethernet address that is wanted.

@@ -294,7 +294,31 @@ impl LiveSwitch {
     }
 
     /// Opens a new device for a port whose device has gone, with the settings of `running`.
-    pub fn reopen(&self, lost: &Lost, running: &crate::config::desired::Bridge) -> StepResult {
+    pub fn reopen(&self, lost: &Lost, running: &desired::Bridge) -> StepResult {
+        self.replace(lost, running, None)?;
+        let (name, number) = (&lost.name, short_number(lost.port));
+        tracing::info!("bridge {}: interface {name} is there again on port {number}", lost.bridge);
+        Ok(())
+    }
+
+    /// Gives the interface called `name` another number in the datapath. Its device is opened anew.
+    pub fn renumber(&self, name: &str, number: PortNo, running: &BTreeMap<String, desired::Bridge>) -> StepResult {
+        let of_bridge = |bridge: &ofproto::Bridge| {
+            let found = bridge.ports().into_iter().find(|info| info.name == name && info.device.is_some());
+            found.map(|info| (bridge.name().to_owned(), info))
+        };
+        let found = self.engine.switch.bridges().iter().find_map(of_bridge);
+        let (bridge, info) = found.filter(|(bridge, _)| bridge != name).ok_or("unknown port")?;
+        if self.engine.datapath.port(number).is_some() {
+            return Err("port number already in use".into());
+        }
+        let (port, kind) = (info.port, info.kind.to_owned());
+        let moved = Lost { bridge, name: name.to_owned(), port, kind, error: String::new(), seen: None };
+        let running = running.get(&moved.bridge).ok_or("unknown port")?;
+        self.replace(&moved, running, Some(number))
+    }
+
+    fn replace(&self, lost: &Lost, running: &desired::Bridge, number: Option<PortNo>) -> StepResult {
         let bridge = self.bridge(&lost.bridge)?;
         let wanted = running.interface(&lost.name);
         let device = match wanted {
@@ -304,10 +328,8 @@ impl LiveSwitch {
             },
             None => self.open_local(&lost.bridge, &running.settings)?,
         };
-        bridge.replace_device(lost.port, device).map_err(|e| e.to_string())?;
+        bridge.replace_device(lost.port, device, number).map_err(|e| e.to_string())?;
         self.push_filter_down(&lost.name);
-        let (name, number) = (&lost.name, short_number(lost.port));
-        tracing::info!("bridge {}: interface {name} is there again on port {number}", lost.bridge);
         wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
     }
 
@@ -318,10 +340,7 @@ impl LiveSwitch {
         let spec = PortSpec {
             name: name.to_owned(),
             device: self.open(name, interface)?,
-            request: interface.ofport_request.or(had.get(name).copied()).map(|n| OfPort(n.into())).or_else(|| {
-                let place = (bridge.to_owned(), name.to_owned());
-                self.numbers_had.as_ref()?.get(&place).copied()
-            }),
+            request: self.wanted_number(bridge, name, interface, had),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
@@ -334,6 +353,21 @@ impl LiveSwitch {
         self.push_filter_down(name);
         bridge.set_queue_dscp(port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         self.pin(&bridge, port, interface)
+    }
+
+    /// The number that an interface is to have, if that is free: the one that it requests, or else the one that it has had.
+    fn wanted_number(
+        &self,
+        bridge: &str,
+        name: &str,
+        interface: &Interface,
+        had: &BTreeMap<String, u16>,
+    ) -> Option<OfPort> {
+        let number = interface.ofport_request.or(had.get(name).copied()).or(interface.last_ofport.0);
+        number.map(|number| OfPort(number.into())).or_else(|| {
+            let place = (bridge.to_owned(), name.to_owned());
+            self.numbers_had.as_ref()?.get(&place).copied()
+        })
     }
 
     /// Has a device that may be a new one do what it can of the port's ingress filter.
@@ -361,6 +395,11 @@ impl LiveSwitch {
         }
         if ports::tunnel::KIND.names.contains(&interface.kind.as_str()) {
             return open_tunnel(name, interface).map(Device::Tunnel);
+        }
+        if let Some(user) = self.engine.separate.user_of(name) {
+            return Err(format!(
+                "{name} is a port of the datapath {user}: \"dpctl/del-if {user} {name}\" sets it free"
+            ));
         }
         registry::open(&interface.port_spec(name), &self.engine.env).map(Device::Datapath).map_err(|e| e.to_string())
     }

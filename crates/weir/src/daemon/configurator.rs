@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use datapath::PortNo;
 use packet::buffer::pool::give_back_kept;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -27,6 +28,10 @@ use crate::unixctl::command::Outcome;
 enum Job {
     Apply(Box<Loaded>, oneshot::Sender<Outcome>),
     RemoveAll(oneshot::Sender<Outcome>),
+    /// Takes ports from their bridges, each with its interface, until the next configuration.
+    Take(Vec<(String, String)>, oneshot::Sender<Outcome>),
+    /// Gives an interface another number in the datapath.
+    Renumber(String, PortNo, oneshot::Sender<Outcome>),
     /// Devices have come or gone.
     LookForDevices,
     /// What failed may succeed now.
@@ -88,6 +93,7 @@ impl Configurator {
             wanted: Loaded { desired: running.clone(), origins: Origins::default() },
             running,
             failures: Vec::new(),
+            taken: BTreeMap::new(),
             told: BTreeSet::new(),
             interfaces: Interfaces::of_this_namespace(),
             jobs: jobs.clone(),
@@ -110,6 +116,17 @@ impl Configurator {
     /// Removes all bridges and ports: the end of the daemon.
     pub fn remove_all(&self) -> oneshot::Receiver<Outcome> {
         self.submit(Job::RemoveAll)
+    }
+
+    /// Takes the ports of these interfaces from their bridges, as if they had gone from the datapath by themselves. The next
+    /// configuration that is applied brings them back.
+    pub fn take_from_datapath(&self, ports: Vec<(String, String)>) -> oneshot::Receiver<Outcome> {
+        self.submit(|reply| Job::Take(ports, reply))
+    }
+
+    /// Gives an interface another number in the datapath; for tests.
+    pub fn renumber(&self, interface: &str, number: PortNo) -> oneshot::Receiver<Outcome> {
+        self.submit(|reply| Job::Renumber(interface.to_owned(), number, reply))
     }
 
     /// What of the configuration is not in force.
@@ -151,6 +168,9 @@ struct ConfiguratorThread {
     running: Desired,
     /// The steps that failed when they were taken last.
     failures: Vec<Failure>,
+    /// The interfaces that a command has taken away, with their OpenFlow numbers: they stay so until there is another
+    /// configuration.
+    taken: BTreeMap<String, Option<u16>>,
     /// The errors that have been logged already.
     told: BTreeSet<String>,
     interfaces: Interfaces,
@@ -171,6 +191,12 @@ impl ConfiguratorThread {
                 give_back_kept();
                 reply.send(outcome)
             }
+            Job::Take(ports, reply) => reply.send(self.take(ports)),
+            Job::Renumber(interface, number, reply) => {
+                let outcome = self.switch.renumber(&interface, number, &self.running.bridges);
+                self.finish(BTreeMap::new(), |_| false);
+                reply.send(outcome.map(|()| String::new()))
+            }
             Job::LookForDevices => {
                 // Devices that come or go from now on need another search.
                 self.jobs.looking.store(false, Ordering::SeqCst);
@@ -188,7 +214,14 @@ impl ConfiguratorThread {
     /// Brings a configuration into force, trying everything that failed before.
     fn apply(&mut self, loaded: Loaded) -> Outcome {
         self.wanted = loaded;
-        let steps = self.plan();
+        let mut steps = self.plan();
+        let taken = std::mem::take(&mut self.taken);
+        for step in &mut steps {
+            if let ReconfigureStep::AddPort { wanted, had, .. } = step {
+                let back = wanted.interfaces.keys().filter_map(|name| Some((name.clone(), (*taken.get(name)?)?)));
+                had.extend(back);
+            }
+        }
         let (count, seen) = (steps.len(), self.see(&steps));
         self.failures = reconfigure::apply(&mut self.switch, &mut self.running, steps);
         tracing::info!(
@@ -200,6 +233,24 @@ impl ConfiguratorThread {
         if lines.is_empty() { Ok(format!("{count} changes applied")) } else { Err(lines.join("\n")) }
     }
 
+    /// Takes ports from their bridges.
+    fn take(&mut self, ports: Vec<(String, String)>) -> Outcome {
+        let (mut steps, numbers) = (Vec::new(), self.switch.numbers());
+        for (bridge, interface) in ports {
+            let running = self.running.bridges.get(&bridge).into_iter().flat_map(|bridge| &bridge.ports);
+            let port = running.into_iter().find(|(_, port)| port.interfaces.contains_key(&interface));
+            let (port, has) = port.ok_or_else(|| format!("{interface}: no such port"))?;
+            let (port, interfaces) = (port.clone(), has.interfaces.keys().cloned().collect());
+            let number = numbers.get(&bridge).and_then(|numbers| numbers.get(&interface)).copied();
+            steps.push(ReconfigureStep::RemovePort { bridge, port, interfaces });
+            self.taken.insert(interface, number);
+        }
+        let failures = reconfigure::apply(&mut self.switch, &mut self.running, steps);
+        let problems: Vec<_> = failures.into_iter().map(|failure| failure.error).collect();
+        self.finish(BTreeMap::new(), |_| false);
+        if problems.is_empty() { Ok(String::new()) } else { Err(problems.join("\n")) }
+    }
+
     /// Tries again to open the devices that ports wait for, if a device of that name has come or gone since.
     fn look_for_devices(&mut self) {
         let steps = self.plan();
@@ -208,7 +259,8 @@ impl ConfiguratorThread {
         // A step that opens nothing is worth trying at any time.
         let is_worth_trying = |step: &ReconfigureStep| {
             let opened = opened_by(step);
-            opened.is_empty() || opened.iter().any(is_news)
+            let is_taken = |name: &&str| self.taken.contains_key(*name);
+            opened.is_empty() || opened.iter().any(is_news) && !opened.iter().any(is_taken)
         };
         self.failures.retain(|failure| !is_worth_trying(&failure.step));
         let steps = steps.into_iter().filter(is_worth_trying).collect();
@@ -245,6 +297,7 @@ impl ConfiguratorThread {
         let origins = &self.wanted.origins;
         let mut lines: Vec<_> = self.failures.iter().map(|failure| describe(failure, origins)).collect();
         let mut unapplied = Unapplied::new(&self.failures, &lines);
+        unapplied.ports.extend(self.taken_ports());
         let mut missing: BTreeMap<_, _> = self
             .failures
             .iter()
@@ -264,6 +317,19 @@ impl ConfiguratorThread {
         self.workers.lock().clone_from(&self.running.workers);
         *self.unapplied.lock() = unapplied;
         lines
+    }
+
+    /// The ports that a command has taken away, and that are wanted.
+    fn taken_ports(&self) -> Vec<FailedPort> {
+        let wanted = self.wanted.desired.bridges.iter();
+        let interfaces = wanted.flat_map(|(bridge, of)| of.interface_names(bridge).map(move |name| (bridge, name)));
+        let failed = |(bridge, name): (&String, &str)| FailedPort {
+            bridge: bridge.clone(),
+            name: name.to_owned(),
+            kind: String::new(),
+            error: "taken from the datapath by dpctl/del-if".into(),
+        };
+        interfaces.filter(|(_, name)| self.taken.contains_key(*name)).map(failed).collect()
     }
 
     /// Whether a port has a device again. If not, `lost` says why.

@@ -12,10 +12,13 @@ use packet::flow::VlanLimit;
 use parking_lot::Mutex;
 use ports::{pools, registry};
 
+use super::account::log_account;
 use super::ingress::IngressFilters;
 use super::links::Links;
 use super::mtu::LocalMtus;
 use super::process::{exit, limits};
+use super::seed::random_seed;
+use super::separate::SeparateDatapaths;
 use super::{Error, aging, topology};
 use crate::config::desired::{self, Workers};
 use crate::features;
@@ -31,6 +34,8 @@ pub struct Engine {
     pub switch: Arc<Switch>,
     /// Ports, flows and workers.
     pub datapath: Arc<Datapath>,
+    /// The datapaths that no bridge uses.
+    pub separate: Arc<SeparateDatapaths>,
     /// What ports need from the process.
     pub env: ports::registry::Env,
     /// The time.
@@ -89,7 +94,8 @@ impl Engine {
         let ingress = Arc::<IngressFilters>::default();
         datapath.set_ingress_source(ingress.source());
         let (links, local_mtus, limits_zones) = (Arc::default(), Arc::default(), Arc::default());
-        Ok(Engine { switch, datapath, env, clock, timer, links, ingress, local_mtus, limits_zones })
+        let separate = SeparateDatapaths::new(env.clone(), timer.clone());
+        Ok(Engine { switch, datapath, separate, env, clock, timer, links, ingress, local_mtus, limits_zones })
     }
 }
 
@@ -105,12 +111,7 @@ impl Engine {
         // In parallel: the kernel closes them one after the other at the end of a process, which takes minutes for a
         // thousand ports.
         ports::afpacket::finish_closing(exit::TIMEOUT);
-        let account = self.datapath.account();
-        if account.came() == account.went() {
-            tracing::info!("packets: {account}");
-        } else {
-            tracing::warn!("packets: {account}; {} came and {} went", account.came(), account.went());
-        }
+        log_account("packets", &self.datapath);
         for (pool, in_use) in pools::in_use() {
             if in_use == 0 {
                 tracing::info!("pool {pool}: all buffers are free");
@@ -168,21 +169,6 @@ pub fn log_max_sleep(sleep: Duration) {
     tracing::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
-/// A secret for the hash functions, so that no peer can construct collisions.
-fn random_seed() -> [u64; 2] {
-    let mut bytes = [0; 16];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(n) if n == bytes.len() => {}
-        // No kernel since 3.17 is expected to come here; the pid and the time are better than a constant.
-        _ => {
-            let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            bytes = (time.as_nanos() ^ u128::from(std::process::id()) << 64).to_ne_bytes();
-        }
-    }
-    let half = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    [half(0), half(8)]
-}
-
 /// The thread that brings datapath flows up to date. Dropping it ends the thread, and those that help it.
 pub struct Revalidator {
     switch: Arc<Switch>,
@@ -219,14 +205,5 @@ impl Drop for Revalidator {
             let _ = thread.join();
         }
         self.switch.set_settings(SwitchSettings { revalidators: 1, ..self.switch.settings() });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn each_start_has_its_own_secret() {
-        let seeds: std::collections::BTreeSet<_> = (0..8).map(|_| super::random_seed()).collect();
-        assert_eq!(seeds.len(), 8);
     }
 }

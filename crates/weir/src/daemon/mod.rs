@@ -15,6 +15,7 @@
 //! the `configurator`, which has [`reconfigure`](crate::reconfigure) work out the steps and takes them on the switch
 //! (`apply`); the source is told what runs then.
 //!
+//! - `account`: what has become of all packets, in the log
 //! - `aging`: neighbours whose time is over
 //! - `apply`: takes the steps of a reconfiguration on the real switch
 //! - `commands`: what the control socket takes
@@ -31,6 +32,8 @@
 //! - `openflow`: the OpenFlow sockets
 //! - `process`: the daemon as a process of the system
 //! - `reload`: asks for the configuration to be read again
+//! - `seed`: secrets of the datapaths' hashes
+//! - `separate`: datapaths that no bridge uses
 //! - `topology`: the machine's cores and NUMA nodes
 //! - `watch`: the thread that watches the ports' devices
 
@@ -56,6 +59,7 @@ use crate::unixctl::Commands;
 use crate::unixctl::server::Server;
 use crate::vlog::Logger;
 
+mod account;
 mod aging;
 mod apply;
 mod commands;
@@ -72,6 +76,8 @@ mod offload;
 mod openflow;
 pub mod process;
 mod reload;
+mod seed;
+mod separate;
 pub mod topology;
 mod watch;
 
@@ -263,6 +269,7 @@ impl<S: ConfigSource> Daemon<S> {
         };
         exit::bound();
         let _ = context.configurator.remove_all().await;
+        engine.separate.close();
         context.openflow.close();
         drop(watch);
         outcome

@@ -8,6 +8,7 @@
 //! disturbs it. A step that fails does not stop the others; what failed is left out of the running
 //! state, so that the next plan tries it again.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::config::conntrack::Conntrack;
@@ -178,9 +179,15 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
     let old = old.unwrap_or(&nothing);
     plan_controllers(name, old, new, steps);
     let owners = Owners::of(name, new, numbers);
-    // Ports without a claim to a number take what the others leave.
+    // Ports without a claim to a number take what the others leave, those that have had one first.
     let mut ports: Vec<_> = new.ports.iter().collect();
-    ports.sort_by_key(|(_, want)| !want.interfaces.iter().any(|(name, interface)| owners.grants(name, interface)));
+    ports.sort_by_key(|(_, want)| {
+        let claim = |(name, interface): (&String, &Interface)| match owners.grants(name, interface) {
+            true => 2,
+            false => u8::from(interface.last_ofport.0.is_some()),
+        };
+        Reverse(want.interfaces.iter().map(claim).max())
+    });
     for (port, want) in ports {
         let port = port.clone();
         let kept = |have: &&Port| !needs_adding_anew(have, want, &owners);

@@ -1,23 +1,22 @@
 //! `dpctl/...`: the datapath by itself, as ovs-dpctl(8) shows and changes it.
 //!
-//! There is one datapath in a process, and bridges own its ports: `add-dp`, `add-if` and their kin are
-//! refused. Flows that are added here belong to the caller: revalidation leaves them alone.
+//! Flows that are added here belong to the caller: revalidation leaves them alone. A datapath that no bridge uses has no others.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use datapath::text::{Context as Style, parse_ufid};
-use datapath::{Action, FlowDump, FlowSpec, Given, PortNo};
+use datapath::{Action, Datapath, FlowDump, FlowId, FlowSpec, Given, PortNo};
 use ofproto::FlowRequest;
 use openflow::Match;
 use packet::flow::text::NoNames;
-use packet::{Field, Key, Mask};
+use packet::{Field, Key};
 
 use super::Context;
 use super::flows::DumpOptions;
-use super::ports::{check_datapath, dpctl_show, list_datapaths};
+use super::ports::dpctl_show;
 use super::slow_path::when_done;
-use super::{conntrack, dpctl_error as error};
+use super::{conntrack, datapaths, dpctl_error as error};
 use crate::flow_text::Names;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Pieces};
@@ -26,7 +25,6 @@ const ANY: usize = usize::MAX;
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
-    "dpctl/dump-dps" "" (0, 0) now!(list_datapaths), "Names of the datapaths.";
     "dpctl/show" "[-s] [dp...]" (0, ANY) now!(dpctl_show), "A datapath's counters and ports.";
     "dpctl/dump-flows" "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]" (0, 7) pieces!(dump_flows),
         "All datapath flows, or those that an OpenFlow match leaves.";
@@ -40,37 +38,32 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/parse-actions" "actions" (1, ANY) now!(parse_actions), "Checks datapath actions and prints them.";
     "dpctl/normalize-actions" "flow actions [NAME=NUMBER]..." (2, ANY) now!(normalize_actions),
         "Groups datapath actions by the headers of the packets that they get.";
-    "dpctl/add-dp" "dp [iface...]" (1, ANY) |context, args| Reply::Now(add_dp(context, args)),
-        "Refused: there is one datapath.";
-    "dpctl/del-dp" "dp" (1, 1) |context, args| Reply::Now(del_dp(context, args)), "Refused: there is one datapath.";
-    "dpctl/add-if" "dp iface..." (2, ANY) |context, args| Reply::Now(add_if(context, args)),
-        "Refused: bridges add ports.";
-    "dpctl/del-if" "dp iface..." (2, ANY) |context, args| Reply::Now(del_if(context, args)),
-        "Refused: bridges remove ports.";
     "dpctl/list-commands" "" (0, 0) |_, _| Reply::Now(Ok(list())), "Lists these commands.";
 };
 
 fn list() -> String {
     let mut text = "The available commands are:\n".to_owned();
-    for command in COMMANDS.iter().chain(conntrack::COMMANDS) {
+    for command in datapaths::COMMANDS.iter().chain(COMMANDS).chain(conntrack::COMMANDS) {
         let _ = writeln!(text, "  {:<29} {}", command.name, command.usage);
     }
     text
 }
 
+/// A datapath, and what is asked of it.
+type Request<'a> = (Arc<Datapath>, Vec<&'a str>);
+
 /// Takes an optional datapath off the front of arguments, of which `needed` others follow.
-fn after_datapath<'a>(context: &Context, args: &[&'a str], needed: usize) -> Result<Vec<&'a str>, String> {
-    let mut rest = args.to_vec();
-    if rest.len() > needed {
-        let name = rest.remove(0);
-        if check_datapath(context, Some(&name.to_owned())).is_err() {
-            return Err(error(context, "datapath not found (Invalid argument)"));
-        }
-    }
-    Ok(rest)
+fn after_datapath<'a>(context: &Context, args: &[&'a str], needed: usize) -> Result<Request<'a>, String> {
+    let (name, rest) = match args {
+        [name, rest @ ..] if rest.len() >= needed => (Some(*name), rest),
+        rest => (None, rest),
+    };
+    let found = datapaths::find(context, name);
+    let found = found.ok_or_else(|| error(context, "datapath not found (Invalid argument)"))?;
+    Ok((found, rest.to_vec()))
 }
 
-fn words(args: &[String]) -> Vec<&str> {
+fn words_of(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect()
 }
 
@@ -86,8 +79,8 @@ fn dump_flows(context: &Context, args: &[String]) -> Result<Pieces, String> {
     }
     let options = DumpOptions::parse(&rest)?;
     let names: Vec<_> = options.rest.iter().map(|name| name.as_str()).collect();
-    after_datapath(context, &names, 0)?;
-    let filter = filter.map(|text| parse_filter(context, text)).transpose()?;
+    let (datapath, _) = after_datapath(context, &names, 0)?;
+    let filter = filter.map(|text| parse_filter(context, &datapath, text)).transpose()?;
     if let Some(list) = types
         && !has_type(context, list)?
     {
@@ -99,11 +92,11 @@ fn dump_flows(context: &Context, args: &[String]) -> Result<Pieces, String> {
     }
     let passes = move |flow: &FlowDump| filter.as_ref().is_none_or(|filter| filter_passes(filter, flow));
     let heading = if pmd.is_some() { "" } else { "flow-dump from the main thread:\n" };
-    Ok(options.format(context, options.verbose.then_some("ovs")).dump(heading, passes))
+    Ok(options.format(&datapath, options.verbose.then_some("ovs")).dump(heading, passes))
 }
 
-fn parse_filter(context: &Context, text: &str) -> Result<Match, String> {
-    let names = Names::of_datapath(&context.engine.datapath);
+fn parse_filter(context: &Context, datapath: &Datapath, text: &str) -> Result<Match, String> {
+    let names = Names::of_datapath(datapath);
     openflow::text::parse_match(text, &names).map_err(|e| error(context, &format!("Failed to parse filter ({e})")))
 }
 
@@ -138,36 +131,43 @@ enum FlowChange {
 }
 
 fn add_flow(context: &Context, args: &[String]) -> Outcome {
-    change_flow(context, FlowChange::Add, &after_datapath(context, &words(args), 2)?)
+    let (datapath, words) = after_datapath(context, &words_of(args), 2)?;
+    change_flow(context, &datapath, &Names::of_datapath(&datapath), FlowChange::Add, &words)
 }
 
 fn mod_flow(context: &Context, args: &[String]) -> Outcome {
-    change_flow(context, FlowChange::Modify, &after_datapath(context, &words(args), 2)?)
+    let (datapath, words) = after_datapath(context, &words_of(args), 2)?;
+    change_flow(context, &datapath, &Names::of_datapath(&datapath), FlowChange::Modify, &words)
 }
 
 fn del_flow(context: &Context, args: &[String]) -> Outcome {
-    change_flow(context, FlowChange::Delete, &after_datapath(context, &words(args), 1)?)
+    let (datapath, words) = after_datapath(context, &words_of(args), 1)?;
+    change_flow(context, &datapath, &Names::of_datapath(&datapath), FlowChange::Delete, &words)
 }
 
 /// `words` are a flow and, unless it is to be deleted, its actions.
-fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome {
+fn change_flow(
+    context: &Context,
+    datapath: &Arc<Datapath>,
+    names: &Names,
+    change: FlowChange,
+    words: &[&str],
+) -> Outcome {
     let (text, actions) = match (change, words) {
         (FlowChange::Delete, [flow]) => (flow, ""),
         (FlowChange::Add | FlowChange::Modify, [flow, actions]) => (flow, *actions),
         _ => return Err(error(context, "a flow and its actions are needed (Invalid argument)")),
     };
-    let datapath = &context.engine.datapath;
-    let names = Names::of_datapath(datapath);
     if has_too_long_tunnel(text) {
         let problem = format!("parsing flow key (syntax error at {text}) (Argument list too long)");
         return Err(error(context, &problem));
     }
-    let (given, mask) = datapath::text::parse_given(text, &names)
+    let (given, mask) = datapath::text::parse_given(text, names)
         .map_err(|e| error(context, &format!("parsing flow key ({e}) (Invalid argument)")))?;
     let key = given.masked(&mask);
     if change == FlowChange::Delete {
-        let found = parse_ufid(text.trim_end_matches(',')).or_else(|| find_flow(context, &key, mask));
-        return match found.is_some_and(|id| context.engine.switch.remove_datapath_flow(id)) {
+        let found = parse_ufid(text.trim_end_matches(',')).or_else(|| datapath.find_flow(&key, mask));
+        return match found.is_some_and(|id| remove_flow(context, datapath, id)) {
             true => Ok(String::new()),
             false => {
                 let hint = "Perhaps you need to specify a UFID?";
@@ -175,17 +175,20 @@ fn change_flow(context: &Context, change: FlowChange, words: &[&str]) -> Outcome
             }
         };
     }
-    let actions = datapath::text::parse_actions(actions, &names)
+    let actions = datapath::text::parse_actions(actions, names)
         .map_err(|e| error(context, &format!("parsing actions ({e}) (Invalid argument)")))?;
     let refused = |why: &str| error(context, &format!("updating flow table ({why})"));
     if !mask.is_exact(Field::InPortOxm) {
         tracing::error!(target: "dpif_netdev", "flow: in_port is not an exact match");
         return Err(refused("Invalid argument"));
     }
-    match (change, find_flow(context, &key, mask.clone())) {
+    match (change, datapath.find_flow(&key, mask.clone())) {
         (FlowChange::Add, Some(_)) => Err(refused("File exists")),
         (FlowChange::Add, None) => {
-            let tag = Arc::new(Given(given, mask.clone()));
+            // A flow is for one stage, also where none was given.
+            let mut shown = mask.clone();
+            shown.set_exact(Field::RecircId);
+            let tag = Arc::new(Given(given, shown));
             let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag };
             datapath.install(spec).map_err(|e| refused(&e.to_string()))?;
             Ok(String::new())
@@ -202,34 +205,43 @@ fn has_too_long_tunnel(text: &str) -> bool {
     tunnel.is_some_and(|tunnel| tunnel.split(',').count() > (usize::from(u16::MAX) - 4) / 8)
 }
 
-/// The flow of this key and mask.
-fn find_flow(context: &Context, key: &Key, mask: Mask) -> Option<datapath::FlowId> {
-    context.engine.datapath.find_flow(key, mask)
+/// Removes a flow. What it has counted goes to the bridges' flows that it was made from.
+fn remove_flow(context: &Context, datapath: &Arc<Datapath>, id: FlowId) -> bool {
+    match Arc::ptr_eq(datapath, &context.engine.datapath) {
+        true => context.engine.switch.remove_datapath_flow(id),
+        false => datapath.remove(id).is_some(),
+    }
 }
 
 fn add_flows(context: &Context, args: &[String]) -> Outcome {
-    change_flows(context, FlowChange::Add, &words(args))
+    change_flows(context, FlowChange::Add, &words_of(args))
 }
 
 fn mod_flows(context: &Context, args: &[String]) -> Outcome {
-    change_flows(context, FlowChange::Modify, &words(args))
+    change_flows(context, FlowChange::Modify, &words_of(args))
 }
 
 /// Of one argument, it is a datapath if there is one of this name, and else a file.
 fn del_flows(context: &Context, args: &[String]) -> Reply {
-    let words = words(args);
-    let everything = match words[..] {
-        [] => true,
-        [name] => check_datapath(context, Some(&name.to_owned())).is_ok(),
-        _ => false,
+    let words = words_of(args);
+    let all_of = match words[..] {
+        [] => datapaths::find(context, None),
+        [name] => datapaths::find(context, Some(name)),
+        _ => None,
     };
-    if everything {
-        let datapath = context.engine.datapath.clone();
-        return when_done(context, FlowRequest::Purge, move || {
-            // Those that were added by hand, too.
+    match all_of {
+        Some(datapath) if Arc::ptr_eq(&datapath, &context.engine.datapath) => {
+            return when_done(context, FlowRequest::Purge, move || {
+                // Those that were added by hand, too.
+                datapath.flush();
+                String::new()
+            });
+        }
+        Some(datapath) => {
             datapath.flush();
-            String::new()
-        });
+            return Reply::Now(Ok(String::new()));
+        }
+        None => {}
     }
     Reply::Now(change_flows(context, FlowChange::Delete, &words))
 }
@@ -237,9 +249,11 @@ fn del_flows(context: &Context, args: &[String]) -> Reply {
 /// A line is a flow, with its actions after a blank. It may begin with what is to be done instead of
 /// `change`.
 fn change_flows(context: &Context, change: FlowChange, words: &[&str]) -> Outcome {
-    let file = after_datapath(context, words, 1)?.pop().unwrap_or_default();
+    let (datapath, mut rest) = after_datapath(context, words, 1)?;
+    let file = rest.pop().unwrap_or_default();
     let text = std::fs::read_to_string(file)
         .map_err(|e| error(context, &format!("Opening file '{file}' failed ({})", e.kind())))?;
+    let names = Names::of_datapath(&datapath);
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
         let mut parts: Vec<_> = line.split_whitespace().collect();
         let change = match parts.first() {
@@ -252,7 +266,7 @@ fn change_flows(context: &Context, change: FlowChange, words: &[&str]) -> Outcom
                 change
             }
         };
-        change_flow(context, change, &parts[1..])?;
+        change_flow(context, &datapath, &names, change, &parts[1..])?;
     }
     Ok(String::new())
 }
@@ -260,12 +274,13 @@ fn change_flows(context: &Context, change: FlowChange, words: &[&str]) -> Outcom
 fn get_flow(context: &Context, args: &[String]) -> Outcome {
     let options = DumpOptions::parse(args)?;
     let names: Vec<_> = options.rest.iter().map(|name| name.as_str()).collect();
-    let text = after_datapath(context, &names, 1)?.pop().unwrap_or_default();
+    let (datapath, mut rest) = after_datapath(context, &names, 1)?;
+    let text = rest.pop().unwrap_or_default();
     let id = parse_ufid(text).ok_or_else(|| error(context, "parsing flow ufid"))?;
-    let Some(flow) = context.engine.datapath.flow(id) else {
+    let Some(flow) = datapath.flow(id) else {
         return Err(error(context, "getting flow (No such file or directory)"));
     };
-    Ok(options.format(context, options.verbose.then_some("ovs")).line(&flow))
+    Ok(options.format(&datapath, options.verbose.then_some("ovs")).line(&flow))
 }
 
 fn parse_actions(context: &Context, args: &[String]) -> Outcome {
@@ -341,38 +356,6 @@ fn sort_outputs(actions: &mut [Action]) {
     for run in actions.chunk_by_mut(|a, b| port(a).is_some() && port(b).is_some()) {
         run.sort_by_key(|action| port(action));
     }
-}
-
-fn add_dp(context: &Context, args: &[String]) -> Outcome {
-    let exists = check_datapath(context, Some(&args[0])).is_ok();
-    Err(error(context, &format!("add_dp ({})", if exists { "File exists" } else { "Operation not supported" })))
-}
-
-fn del_dp(context: &Context, args: &[String]) -> Outcome {
-    Err(match check_datapath(context, Some(&args[0])) {
-        Ok(()) => error(context, &format!("deleting datapath {} failed (Operation not supported)", args[0])),
-        Err(_) => not_there(context, &args[0]),
-    })
-}
-
-fn not_there(context: &Context, name: &str) -> String {
-    error(context, &format!("opening datapath {name} failed (No such device)"))
-}
-
-fn add_if(context: &Context, args: &[String]) -> Outcome {
-    check_datapath(context, Some(&args[0])).map_err(|_| not_there(context, &args[0]))?;
-    let name = args[1].split(',').next().unwrap_or_default();
-    Err(error(context, &format!("adding {name} to {} failed (Operation not supported)", args[0])))
-}
-
-fn del_if(context: &Context, args: &[String]) -> Outcome {
-    check_datapath(context, Some(&args[0])).map_err(|_| not_there(context, &args[0]))?;
-    let ports = context.engine.datapath.ports();
-    let known = |text: &str| ports.iter().any(|(no, port)| port.name() == text || no.0.to_string() == text);
-    Err(match known(&args[1]) {
-        true => error(context, &format!("deleting port {} from {} failed (Operation not supported)", args[1], args[0])),
-        false => error(context, &format!("no port named {}", args[1])),
-    })
 }
 
 #[cfg(test)]

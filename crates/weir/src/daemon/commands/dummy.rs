@@ -4,15 +4,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datapath::PortNo;
 use packet::Packet;
 use packet::flow::compose::{compose, compose_sized};
 use ports::Port as _;
 use ports::dummy::Dummy;
 
+use super::datapaths::find_of_bridges;
 use super::ports::parse_hex;
 use super::{Context, cidr};
 use crate::flow_text::Names;
-use crate::unixctl::command::Outcome;
+use crate::unixctl::command::{Outcome, Reply};
 
 /// Bytes of data in a packet made from a flow, as in OVS.
 const PAYLOAD: u8 = 64;
@@ -53,6 +55,9 @@ pub fn receive(context: &Context, args: &[String]) -> Outcome {
     }
     let engine = &context.engine;
     engine.datapath.settle(PATIENCE);
+    for separate in engine.separate.all() {
+        separate.datapath.settle(PATIENCE);
+    }
     // What the packets have changed, by learning, is in force for those that come next.
     engine.switch.run(engine.timer.now());
     Ok(String::new())
@@ -81,8 +86,10 @@ fn payload() -> Vec<u8> {
     (0..PAYLOAD).collect()
 }
 
+/// The dummy port of this name, of the bridges' datapath if it has one.
 fn find(context: &Context, name: &str) -> Option<Arc<Dummy>> {
-    context.engine.env.dummies.find(name)
+    let separate = || context.engine.separate.all().into_iter().find_map(|one| one.env.dummies.find(name));
+    context.engine.env.dummies.find(name).or_else(separate)
 }
 
 /// `netdev-dummy/set-admin-state`.
@@ -95,7 +102,7 @@ pub fn set_admin_state(context: &Context, args: &[String]) -> Outcome {
     };
     let dummies = &context.engine.env.dummies;
     let ports = match args {
-        [name, _] => vec![dummies.find(name).ok_or(UNKNOWN)?],
+        [name, _] => vec![find(context, name).ok_or(UNKNOWN)?],
         _ => dummies.names().iter().filter_map(|name| dummies.find(name)).collect(),
     };
     for port in ports {
@@ -139,6 +146,20 @@ pub fn ip6addr(context: &Context, args: &[String]) -> Outcome {
     let (address, len) = cidr::ipv6(&args[1])?;
     set_address(context, &args[0], (address.into(), len));
     Ok("OK".into())
+}
+
+/// `dpif-dummy/change-port-number`: what a datapath outside of the process could do by itself.
+pub fn change_port_number(context: &Context, args: &[String]) -> Reply {
+    if find_of_bridges(context, &args[0]).is_none() {
+        return Reply::Now(Err("unknown datapath".into()));
+    }
+    match args[2].parse() {
+        Ok(number) if find(context, &args[1]).is_some() && number != 0 => {
+            Reply::Later(context.configurator.renumber(&args[1], PortNo(number)))
+        }
+        Ok(0) | Err(_) => Reply::Now(Err("bad port number".into())),
+        Ok(_) => Reply::Now(Err("unknown port".into())),
+    }
 }
 
 const UNKNOWN: &str = "Unknown Dummy Interface";

@@ -211,8 +211,8 @@ impl DumpOptions<'_> {
     }
 
     /// How flows are shown. `layer` says what kind of datapath they are in.
-    pub(super) fn format(&self, context: &Context, layer: Option<&'static str>) -> FlowFormat {
-        let datapath = context.engine.datapath.clone();
+    pub(super) fn format(&self, datapath: &Arc<Datapath>, layer: Option<&'static str>) -> FlowFormat {
+        let datapath = datapath.clone();
         // Who asks for more gets names, too, as in OVS.
         let names = self.names.unwrap_or(self.verbose).then(|| Names::of_datapath(&datapath));
         FlowFormat { datapath, verbose: self.verbose, names, layer }
@@ -272,7 +272,7 @@ pub fn dpif_dump(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let bridge = context.bridge(name).map_err(|_| "no such bridge")?;
     let ports: BTreeSet<_> = bridge.ports().iter().filter_map(|port| port.dp_port).collect();
     let wanted = move |flow: &FlowDump| ports.contains(&datapath::upcall::in_port(&flow.key));
-    Ok(options.format(context, None).dump("", wanted))
+    Ok(options.format(&context.engine.datapath, None).dump("", wanted))
 }
 
 #[cfg(test)]

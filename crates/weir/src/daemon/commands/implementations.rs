@@ -50,7 +50,8 @@ const ACTIONS: [&str; 2] = ["autovalidator", "scalar"];
 
 /// The cores of the workers, as OVS lists those that use an implementation.
 fn cores(context: &Context) -> String {
-    let cores: Vec<_> = pmd::workers(context).iter().map(|worker| pmd::core_of(worker).to_string()).collect();
+    let cores: Vec<_> =
+        pmd::workers(&context.engine.datapath).iter().map(|worker| pmd::core_of(worker).to_string()).collect();
     cores.join(",")
 }
 
@@ -94,7 +95,7 @@ fn parser_get(context: &Context, _: &[String]) -> Outcome {
 
 fn parser_set(context: &Context, args: &[String]) -> Outcome {
     let set = parser_choice(args).and_then(|core| match core {
-        Some(core) if !pmd::workers(context).iter().any(|worker| pmd::core_of(worker) == core) => Err(format!(
+        Some(core) if !pmd::workers(&context.engine.datapath).iter().any(|worker| pmd::core_of(worker) == core) => Err(format!(
             "Error: miniflow extract parser not changed, PMD thread {core} not in use, pass a valid pmd thread ID.\n"
         )),
         Some(core) => Ok(format!("Miniflow extract implementation set to scalar, on pmd thread {core}.\n")),

@@ -3,7 +3,8 @@
 //! - `cidr`: addresses as arguments
 //! - `conntrack`: `dpctl/...-conntrack`, `dpctl/ct-...`
 //! - `coverage`: `coverage/...`
-//! - `dpctl`: `dpctl/...`
+//! - `datapaths`: `dpctl/add-dp` and its kin; which datapath a command names
+//! - `dpctl`: `dpctl/...`, flows
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
@@ -62,6 +63,7 @@ macro_rules! pieces {
 mod cidr;
 mod conntrack;
 pub mod coverage;
+mod datapaths;
 mod dpctl;
 mod dpdk;
 mod drops;
@@ -132,6 +134,7 @@ pub const TABLE: Commands<Context> = Commands(GROUPS);
 
 static GROUPS: &[&[Command<Context>]] = &[
     COMMANDS,
+    datapaths::COMMANDS,
     dpctl::COMMANDS,
     conntrack::COMMANDS,
     slow_path::COMMANDS,
@@ -213,6 +216,8 @@ static COMMANDS: &[Command<Context>] = commands! {
         "Gives a dummy port an IPv6 address.";
     "netdev-dummy/set-admin-state" "[NETDEV] up|down" (1, 2) now!(dummy::set_admin_state),
         "Enables or disables one dummy port or all.";
+    "dpif-dummy/change-port-number" "dp port new-number" (3, 3) dummy::change_port_number,
+        "Gives a dummy port of the bridges' datapath another number there; for tests.";
     "time/stop" "" (0, 0) now!(time::stop), "Stops the daemon's clock; for tests.";
     "time/warp" "[LARGE_MSECS] MSECS" (1, 2) time::warp,
         "Moves the daemon's clock by MSECS, or by LARGE_MSECS in steps of MSECS; for tests.";

@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use datapath::{RxAssignment, WorkerStats};
+use datapath::{Datapath, RxAssignment, WorkerStats};
 
 use super::Context;
+use super::datapaths::find_or_list;
 use crate::unixctl::command::Outcome;
 
 /// The longest time that `pmd-rxq-show` can look back, in seconds.
 const LONGEST: u64 = 60;
 
 /// What all of these commands take.
-#[derive(Default)]
 struct PmdArguments {
+    /// Whose workers are meant.
+    datapath: Arc<Datapath>,
     /// Only the worker on this core.
     core: Option<usize>,
     /// How many seconds to look back.
@@ -30,7 +33,7 @@ impl PmdArguments {
         others: &[&str],
         flags: &[&str],
     ) -> Result<PmdArguments, String> {
-        let mut out = PmdArguments::default();
+        let mut out = PmdArguments { datapath: context.engine.datapath.clone(), core: None, seconds: None };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut number = || {
@@ -45,23 +48,23 @@ impl PmdArguments {
                 }
                 other if others.contains(&other) => drop(number()?),
                 other if flags.contains(&other) => {}
-                datapath => super::ports::check_datapath(context, Some(&datapath.to_owned()))?,
+                datapath => out.datapath = find_or_list(context, datapath)?,
             }
         }
         Ok(out)
     }
 
     /// The workers that are asked for, by core.
-    fn workers(&self, context: &Context) -> Vec<WorkerStats> {
-        let mut workers = workers(context);
+    fn workers(&self) -> Vec<WorkerStats> {
+        let mut workers = workers(&self.datapath);
         workers.retain(|w| self.core.is_none_or(|core| core == core_of(w)));
         workers
     }
 }
 
 /// All workers, by core.
-pub(super) fn workers(context: &Context) -> Vec<WorkerStats> {
-    let mut workers = context.engine.datapath.stats().workers;
+pub(super) fn workers(datapath: &Datapath) -> Vec<WorkerStats> {
+    let mut workers = datapath.stats().workers;
     workers.sort_by_key(|w| (w.core, w.number));
     workers
 }
@@ -83,7 +86,7 @@ fn per(n: u64, of: u64) -> f64 {
 /// `dpif-netdev/pmd-stats-show`.
 pub fn stats_show(context: &Context, args: &[String]) -> Outcome {
     let mut text = String::new();
-    for w in PmdArguments::parse(context, args, false, &[], &[])?.workers(context) {
+    for w in PmdArguments::parse(context, args, false, &[], &[])?.workers() {
         let passes = w.received + w.recirculated;
         let cycles = w.busy_cycles + w.idle_cycles;
         let mut line = |args: std::fmt::Arguments| {
@@ -120,8 +123,7 @@ pub fn stats_show(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpif-netdev/pmd-stats-clear`. The counters of all workers start again, whichever is named.
 pub fn stats_clear(context: &Context, args: &[String]) -> Outcome {
-    PmdArguments::parse(context, args, false, &[], &[])?;
-    context.engine.datapath.reset_stats();
+    PmdArguments::parse(context, args, false, &[], &[])?.datapath.reset_stats();
     Ok(String::new())
 }
 
@@ -132,7 +134,7 @@ pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
         None | Some(0) => LONGEST,
         Some(seconds) => seconds.min(LONGEST).next_multiple_of(5),
     };
-    let datapath = &context.engine.datapath;
+    let datapath = &arguments.datapath;
     let isolate = context.configurator.workers().rx_isolate;
     let ports: BTreeMap<_, _> = datapath.ports().into_iter().collect();
     let usage = datapath.usage(seconds);
@@ -142,7 +144,7 @@ pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
     queues.retain(|rx| ports.get(&rx.port).is_some_and(|port| port.is_pmd()));
     queues.sort_by(|a, b| (name(a.port), a.queue).cmp(&(name(b.port), b.queue)));
     let mut text = format!("Displaying last {seconds} seconds pmd usage %\n");
-    for w in arguments.workers(context) {
+    for w in arguments.workers() {
         let own: Vec<_> = queues.iter().filter(|queue| queue.worker == w.number).collect();
         let isolated = isolate && own.iter().any(|queue| queue.pinned);
         let _ = writeln!(text, "pmd thread numa_id {} core_id {}:\n  isolated : {isolated}", w.node, core_of(&w));
@@ -170,17 +172,17 @@ pub fn rxq_show(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpif-netdev/pmd-rxq-rebalance`.
 pub fn rxq_rebalance(context: &Context, args: &[String]) -> Outcome {
-    super::ports::check_datapath(context, args.first())?;
-    context.engine.datapath.rebalance();
+    let name = args.first().map(|name| find_or_list(context, name));
+    name.unwrap_or_else(|| Ok(context.engine.datapath.clone()))?.rebalance();
     Ok("pmd rxq rebalance requested.\n".into())
 }
 
 /// `dpif-netdev/pmd-perf-show`. There are no histograms: the fast path does not gather them.
 pub fn perf_show(context: &Context, args: &[String]) -> Outcome {
     let arguments = PmdArguments::parse(context, args, false, &["-it", "-ms"], &["-nh"])?;
-    let frequency = context.engine.datapath.stats().cycles_per_second as f64;
+    let frequency = arguments.datapath.stats().cycles_per_second as f64;
     let mut text = String::new();
-    for w in arguments.workers(context) {
+    for w in arguments.workers() {
         let _ = writeln!(
             text,
             "\nTime: {}\nMeasurement duration: {:.3} s\n\npmd thread numa_id {} core_id {}:\n",

@@ -1,47 +1,20 @@
 //! The commands on bridges, ports and learnt addresses, in OVS's layout.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
+use datapath::{Datapath, PortNo};
 use ofproto::model::mac::{MacEntry, MacKey};
 use ofproto::{DatapathType, PortInfo};
 use openflow::OfPort;
 use packet::Time;
 
-use super::Context;
+use super::datapaths::{find_of_bridges, of_bridges};
+use super::{Context, dpctl_error as error};
 use crate::config::desired::{format_mac, parse_mac};
 use crate::unixctl::command::{Outcome, Reply};
-
-/// The kinds of datapath that bridges say they are on, in the order of their names; one if there is no
-/// bridge.
-pub(super) fn datapaths(context: &Context) -> BTreeSet<DatapathType> {
-    let mut types: BTreeSet<_> =
-        context.engine.switch.bridges().iter().map(|bridge| bridge.config().datapath_type).collect();
-    if types.is_empty() {
-        types.insert(DatapathType::default());
-    }
-    types
-}
-
-/// Refuses every name of a datapath but that of one there is, with or without its type.
-pub fn check_datapath(context: &Context, name: Option<&String>) -> Result<(), String> {
-    let Some(name) = name else { return Ok(()) };
-    let known = datapaths(context);
-    match known.iter().any(|kind| is_named(*kind, name)) {
-        true => Ok(()),
-        false => {
-            let known: Vec<_> = known.into_iter().map(DatapathType::datapath_name).collect();
-            Err(format!("{name}: no such datapath; there is {}", known.join(", ")))
-        }
-    }
-}
-
-/// Whether this is the name of the datapath, with or without its type.
-fn is_named(kind: DatapathType, name: &str) -> bool {
-    let whole = kind.datapath_name();
-    whole == name || whole.split_once('@').is_some_and(|(_, short)| short == name)
-}
 
 /// `ofproto/list`.
 pub fn list_bridges(context: &Context, _: &[String]) -> Outcome {
@@ -60,11 +33,6 @@ fn bridge_datapath(bridge: &ofproto::Bridge) -> String {
     format!("{}@{}\n", name.split_once('@').map_or(name, |(kind, _)| kind), bridge.name())
 }
 
-/// `dpctl/dump-dps`.
-pub fn list_datapaths(context: &Context, _: &[String]) -> Outcome {
-    Ok(datapaths(context).into_iter().map(|kind| format!("{}\n", kind.datapath_name())).collect())
-}
-
 /// `ofproto/list-tunnels`.
 pub fn list_tunnels(context: &Context, _: &[String]) -> Outcome {
     Ok(context.engine.switch.tunnels().into_iter().map(|line| line + "\n").collect())
@@ -79,11 +47,11 @@ pub fn listening(context: &Context, _: &[String]) -> Outcome {
 
 /// `dpif/show`.
 pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
-    let (hit, missed, _) = lookups(context);
+    let (hit, missed, _) = lookups(&context.engine.datapath);
     let mut bridges = context.engine.switch.bridges();
     bridges.sort_by(|a, b| a.name().cmp(b.name()));
     let mut text = String::new();
-    for kind in datapaths(context) {
+    for kind in of_bridges(context) {
         let _ = writeln!(text, "{}: hit:{hit} missed:{missed}", kind.datapath_name());
         for bridge in bridges.iter().filter(|bridge| bridge.config().datapath_type == kind) {
             let _ = writeln!(text, "  {}:", bridge.name());
@@ -115,28 +83,41 @@ fn options_text(options: &[(&'static str, String)]) -> String {
 pub fn dpctl_show(context: &Context, args: &[String]) -> Outcome {
     let (options, names): (Vec<_>, Vec<_>) = args.iter().partition(|arg| arg.starts_with('-'));
     let statistics = options.iter().any(|option| ["-s", "--statistics"].contains(&option.as_str()));
-    let known = datapaths(context);
-    let named = |name: &&String| {
-        let found = known.iter().find(|kind| is_named(**kind, name)).copied();
-        let program = context.log.program();
-        found.ok_or_else(|| format!("{program}: opening datapath {name} failed (No such device)\n"))
-    };
-    let shown: Vec<_> = match names.is_empty() {
-        true => known.iter().copied().collect(),
-        false => names.iter().map(named).collect::<Result<_, _>>()?,
-    };
-    Ok(shown.into_iter().map(|kind| show_datapath(context, kind, statistics)).collect())
-}
-
-fn show_datapath(context: &Context, kind: DatapathType, statistics: bool) -> String {
-    let (hit, missed, lost) = lookups(context);
-    let (name, flows) = (kind.datapath_name(), context.engine.datapath.flow_count());
-    let mut text = format!("{name}:\n  lookups: hit:{hit} missed:{missed} lost:{lost}\n  flows: {flows}\n");
+    let mut shown: Vec<(String, Arc<Datapath>)> = Vec::new();
+    if names.is_empty() {
+        let name = |kind: DatapathType| (kind.datapath_name().to_owned(), context.engine.datapath.clone());
+        shown.extend(of_bridges(context).into_iter().map(name));
+        shown.extend(context.engine.separate.all().into_iter().map(|one| (one.name.clone(), one.datapath.clone())));
+    }
+    for name in names {
+        let of_bridges = find_of_bridges(context, name);
+        shown.push(match (of_bridges, context.engine.separate.find(name)) {
+            (Some(kind), _) => (kind.datapath_name().to_owned(), context.engine.datapath.clone()),
+            (None, Some(one)) => (one.name.clone(), one.datapath.clone()),
+            (None, None) => return Err(error(context, &format!("opening datapath {name} failed (No such device)"))),
+        });
+    }
+    // As its bridge calls it: the port of the bridge itself has a kind of its own.
     let bridges = context.engine.switch.bridges();
     let kinds: BTreeMap<_, _> = bridges.iter().flat_map(|b| b.ports()).map(|port| (port.dp_port, port.kind)).collect();
-    for (number, port) in context.engine.datapath.ports() {
-        // As its bridge calls it: the port of the bridge itself has a kind of its own.
-        let kind = kinds.get(&Some(number)).copied().unwrap_or_else(|| port.kind());
+    let show = |(name, datapath): (String, Arc<Datapath>)| {
+        let is_of_bridges = Arc::ptr_eq(&datapath, &context.engine.datapath);
+        let kind = |number| if is_of_bridges { kinds.get(&Some(number)).copied() } else { None };
+        show_datapath(&name, &datapath, kind, statistics)
+    };
+    Ok(shown.into_iter().map(show).collect())
+}
+
+fn show_datapath(
+    name: &str,
+    datapath: &Datapath,
+    kind: impl Fn(PortNo) -> Option<&'static str>,
+    statistics: bool,
+) -> String {
+    let ((hit, missed, lost), flows) = (lookups(datapath), datapath.flow_count());
+    let mut text = format!("{name}:\n  lookups: hit:{hit} missed:{missed} lost:{lost}\n  flows: {flows}\n");
+    for (number, port) in datapath.ports() {
+        let kind = kind(number).unwrap_or_else(|| port.kind());
         let mut options = port.shown_options();
         options.extend(port.is_tunnel().then(|| ("packet_type", "ptap".to_owned())));
         let options = options_text(&options);
@@ -192,8 +173,8 @@ pub fn reconnect(context: &Context, args: &[String]) -> Outcome {
 }
 
 /// Hits, misses and lost misses of all workers.
-fn lookups(context: &Context) -> (u64, u64, u64) {
-    let stats = context.engine.datapath.stats();
+fn lookups(datapath: &Datapath) -> (u64, u64, u64) {
+    let stats = datapath.stats();
     stats.workers.iter().chain([&stats.ended]).fold((0, 0, 0), |(hit, missed, lost), w| {
         (hit + w.simple_hits + w.exact_hits + w.megaflow_hits, missed + w.misses, lost + w.lost)
     })

@@ -7,7 +7,7 @@ use ofproto::{FlowRequest, RevalidationStats};
 use tokio::sync::oneshot;
 
 use super::Context;
-use super::ports::datapaths;
+use super::datapaths::of_bridges;
 use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
 
@@ -34,7 +34,7 @@ pub const COMMANDS: &[Command<Context>] = commands! {
 fn show(context: &Context, _: &[String]) -> Outcome {
     let (stats, datapath) = (context.engine.switch.revalidation_stats(), &context.engine.datapath);
     let mut text = String::new();
-    for kind in datapaths(context) {
+    for kind in of_bridges(context) {
         let _ = write!(
             text,
             "{}:\n  flows         : (current {current}) (avg {}) (max {}) (limit {})\n  \

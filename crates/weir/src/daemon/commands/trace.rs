@@ -7,7 +7,8 @@ use packet::flow::{BlockId, VLAN_PRESENT, VlanLimit, compose, extract, tun_flags
 use packet::{Field, Key};
 
 use super::Context;
-use super::ports::{check_datapath, parse_hex};
+use super::datapaths::find_of_bridges;
+use super::ports::parse_hex;
 use super::reports::json;
 use crate::flow_text::Names;
 use crate::unixctl::command::Outcome;
@@ -144,7 +145,9 @@ fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Key), String>
 
 /// A flow in the datapath's syntax: its port tells the bridge.
 fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str) -> Result<(String, Key), String> {
-    check_datapath(context, name.map(str::to_owned).as_ref()).map_err(|_| "Cannot find the datapath")?;
+    if name.is_some_and(|name| find_of_bridges(context, name).is_none()) {
+        return Err("Cannot find the datapath".into());
+    }
     let recirculation = key.common().recirc_id.get();
     if recirculation != 0 && !context.engine.switch.knows_recirculation(recirculation) {
         return Err(format!("no recirculation data for recirc_id {recirculation:#x}"));

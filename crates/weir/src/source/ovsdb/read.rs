@@ -20,8 +20,8 @@ use super::mirror;
 use super::unsupported;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LocalKind, MAX_THREADS,
-    NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LastNumber, LocalKind,
+    MAX_THREADS, NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::{Target, check, desired};
 
@@ -396,6 +396,7 @@ impl DatabaseState {
             kind: kind.to_owned(),
             options,
             ofport_request: row.integer("ofport_request").and_then(|n| u16::try_from(n).ok()),
+            last_ofport: LastNumber(row.integer("ofport").and_then(valid_ofport)),
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
@@ -555,6 +556,14 @@ fn cores_of(mask: &str) -> Option<BTreeSet<u32>> {
     }
     Some(cores)
 }
+
+/// A number that a port can have.
+fn valid_ofport(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|&number| (1..=OFPP_MAX).contains(&number))
+}
+
+/// The largest one (OpenFlow 1.0, section 5.2.1).
+const OFPP_MAX: u16 = 0xff00;
 
 #[cfg(test)]
 mod tests {

@@ -426,6 +426,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
         kind: kind.unwrap_or_else(|| "system".into()),
         options: s.map("options", |_, item| item.scalar_text()),
         ofport_request: s.integer("ofport", 1..=MAX_OFPORT, "an OpenFlow port number").map(|n| n as u16),
+        last_ofport: desired::LastNumber::default(),
         mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
         mac: s.mac("mac"),
         rx_affinity: BTreeMap::new(),

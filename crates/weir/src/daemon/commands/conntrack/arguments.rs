@@ -1,10 +1,12 @@
 //! The arguments of these commands, as OVS's dpctl library takes them: options first, then perhaps a datapath.
 
 use std::str::FromStr;
+use std::sync::Arc;
+
+use datapath::Datapath;
 
 use super::Context;
-use crate::daemon::commands::dpctl_error as error;
-use crate::daemon::commands::ports::check_datapath;
+use crate::daemon::commands::{datapaths, dpctl_error as error};
 
 /// Options, and what follows them.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,32 +57,31 @@ impl<'a> Arguments<'a> {
         Some(found)
     }
 
-    /// Takes a datapath off the front, if there is one.
-    pub fn skip_datapath(&mut self, context: &Context) {
-        self.skip_first(|name| check_datapath(context, Some(&name.to_owned())).is_ok());
+    /// Takes a datapath off the front, if there is one, and otherwise means that of the bridges.
+    pub fn take_datapath(&mut self, context: &Context) -> Arc<Datapath> {
+        let found = self.take_first(|name| datapaths::find(context, Some(name)));
+        found.unwrap_or_else(|| context.engine.datapath.clone())
     }
 
-    fn skip_first(&mut self, is_datapath: impl Fn(&str) -> bool) -> bool {
-        let is_there = self.rest.first().is_some_and(|name| is_datapath(name));
-        if is_there {
-            self.rest.remove(0);
-        }
-        is_there
+    fn take_first<T>(&mut self, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let found = find(self.rest.first()?)?;
+        self.rest.remove(0);
+        Some(found)
     }
 
-    /// As [`skip_datapath`](Arguments::skip_datapath). Where there are as many arguments as there can be, a datapath has to
+    /// As [`take_datapath`](Arguments::take_datapath). Where there are as many arguments as there can be, a datapath has to
     /// be among them.
-    pub fn after_datapath(&mut self, context: &Context, most: usize) -> Result<(), String> {
-        let is_datapath = |name: &str| check_datapath(context, Some(&name.to_owned())).is_ok();
-        match self.needs_datapath(is_datapath, most) {
-            true => Err(error(context, "datapath not found (Invalid argument)")),
-            false => Ok(()),
+    pub fn after_datapath(&mut self, context: &Context, most: usize) -> Result<Arc<Datapath>, String> {
+        match self.needs_datapath(|name| datapaths::find(context, Some(name)), most) {
+            (true, _) => Err(error(context, "datapath not found (Invalid argument)")),
+            (false, found) => Ok(found.unwrap_or_else(|| context.engine.datapath.clone())),
         }
     }
 
-    fn needs_datapath(&mut self, is_datapath: impl Fn(&str) -> bool, most: usize) -> bool {
+    fn needs_datapath<T>(&mut self, find: impl Fn(&str) -> Option<T>, most: usize) -> (bool, Option<T>) {
         let as_many = self.rest.len() == most;
-        !self.skip_first(is_datapath) && as_many
+        let found = self.take_first(find);
+        (found.is_none() && as_many, found)
     }
 }
 
@@ -163,10 +164,10 @@ mod tests {
 
     #[test]
     fn a_datapath_may_be_left_out_unless_its_place_is_taken() {
-        let is_datapath = |name: &str| name == "netdev@ovs-netdev";
+        let is_datapath = |name: &str| (name == "netdev@ovs-netdev").then_some(());
         let with = |rest: Vec<&'static str>, most| {
             let mut arguments = Arguments { more: false, statistics: false, rest };
-            (arguments.needs_datapath(is_datapath, most), arguments.rest)
+            (arguments.needs_datapath(is_datapath, most).0, arguments.rest)
         };
         assert_eq!(with(vec![], 1), (false, vec![]));
         assert_eq!(with(vec!["netdev@ovs-netdev"], 1), (false, vec![]));

@@ -1,19 +1,21 @@
 //! `dpctl/ipf-...`: the fragments that wait for the rest of their datagrams.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use ::conntrack::fragments::{Family, Incomplete, Status};
+use datapath::Datapath;
 
 use super::Context;
 use super::arguments::{Arguments, number};
 use crate::daemon::commands::dpctl_error as error;
 use crate::unixctl::command::Outcome;
 
-/// The arguments behind an optional datapath, of which at most so many, with it, can be there.
-fn arguments<'a>(context: &Context, args: &'a [String], most: usize) -> Result<Arguments<'a>, String> {
+/// An optional datapath and the arguments behind it. At most so many, with it, can be there.
+fn arguments<'a>(context: &Context, args: &'a [String], most: usize) -> Result<(Arc<Datapath>, Arguments<'a>), String> {
     let mut arguments = Arguments::parse(args)?;
-    arguments.after_datapath(context, most)?;
-    Ok(arguments)
+    let datapath = arguments.after_datapath(context, most)?;
+    Ok((datapath, arguments))
 }
 
 /// Whether IPv6 is meant.
@@ -36,24 +38,24 @@ pub fn set_disabled(context: &Context, args: &[String]) -> Outcome {
 }
 
 fn switch(context: &Context, args: &[String], enabled: bool) -> Outcome {
-    let arguments = arguments(context, args, 3)?;
+    let (datapath, arguments) = arguments(context, args, 3)?;
     let v6 = family(arguments.rest.last());
     let missing = "parameter missing: 'v4' for IPv4 or 'v6' for IPv6 (Invalid argument)";
     let v6 = v6.ok_or_else(|| error(context, missing))?;
-    context.engine.datapath.conntrack().fragments.set_enabled(v6, enabled);
+    datapath.conntrack().fragments.set_enabled(v6, enabled);
     Ok(format!("{} fragmentation reassembly successful", if enabled { "enabling" } else { "disabling" }))
 }
 
 /// `dpctl/ipf-set-min-frag`.
 pub fn set_min_size(context: &Context, args: &[String]) -> Outcome {
-    let arguments = arguments(context, args, 3)?;
+    let (datapath, arguments) = arguments(context, args, 3)?;
     let (v6, size) = match &arguments.rest[..] {
         [.., v6, size] => (family(Some(v6)), number(size)),
         _ => (None, None),
     };
     let v6 = v6.ok_or_else(|| error(context, "parameter missing: v4 for IPv4 or v6 for IPv6 (Invalid argument)"))?;
     let size = size.ok_or_else(|| error(context, "parameter missing for minimum fragment size (Invalid argument)"))?;
-    match context.engine.datapath.conntrack().fragments.set_min_size(v6, size) {
+    match datapath.conntrack().fragments.set_min_size(v6, size) {
         true => Ok("setting minimum fragment size successful".into()),
         false => Err(error(
             context,
@@ -64,10 +66,10 @@ pub fn set_min_size(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpctl/ipf-set-max-nfrags`.
 pub fn set_max(context: &Context, args: &[String]) -> Outcome {
-    let arguments = arguments(context, args, 2)?;
+    let (datapath, arguments) = arguments(context, args, 2)?;
     let most = arguments.rest.last().and_then(|text| number(text));
     let most = most.ok_or_else(|| error(context, "parameter missing for maximum fragments (Invalid argument)"))?;
-    match context.engine.datapath.conntrack().fragments.set_max(most) {
+    match datapath.conntrack().fragments.set_max(most) {
         true => Ok("setting maximum fragments successful".into()),
         false => Err(error(context, "setting maximum fragments failed (Operation not permitted)")),
     }
@@ -75,8 +77,8 @@ pub fn set_max(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpctl/ipf-get-status`.
 pub fn status(context: &Context, args: &[String]) -> Outcome {
-    let arguments = arguments(context, args, 1)?;
-    let fragments = &context.engine.datapath.conntrack().fragments;
+    let (datapath, arguments) = arguments(context, args, 1)?;
+    let fragments = &datapath.conntrack().fragments;
     let mut text = describe(&fragments.status());
     if arguments.more {
         text.push_str("\n        Fragment Lists:\n\n");

@@ -80,8 +80,8 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(context: &Context, zone: Option<u16>) -> Walk {
-        Walk { datapath: context.engine.datapath.clone(), zone, cursor: 0 }
+    fn new(datapath: Arc<Datapath>, zone: Option<u16>) -> Walk {
+        Walk { datapath, zone, cursor: 0 }
     }
 
     /// Goes on for some places; whether there are more.
@@ -100,9 +100,9 @@ impl Walk {
 fn dump(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let mut arguments = Arguments::parse(args)?;
     let zone = arguments.take_last(zone_argument);
-    arguments.after_datapath(context, 1)?;
+    let datapath = arguments.after_datapath(context, 1)?;
     let style = show::Style { more: arguments.more, statistics: arguments.statistics };
-    let mut walk = Walk::new(context, zone);
+    let mut walk = Walk::new(datapath, zone);
     Ok(Box::new(move |text| {
         let now = walk.datapath.now();
         walk.step(|table, connection, contents| {
@@ -124,8 +124,8 @@ fn stats(context: &Context, args: &[String]) -> Result<Pieces, String> {
             break;
         }
     }
-    arguments.after_datapath(context, 1)?;
-    let (mut walk, mut counts) = (Walk::new(context, zone), show::Counts::default());
+    let datapath = arguments.after_datapath(context, 1)?;
+    let (mut walk, mut counts) = (Walk::new(datapath, zone), show::Counts::default());
     Ok(Box::new(move |text| {
         let more = walk.step(|_, _, contents| counts.add(contents));
         if !more {
@@ -138,8 +138,8 @@ fn stats(context: &Context, args: &[String]) -> Result<Pieces, String> {
 fn buckets(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let mut arguments = Arguments::parse(args)?;
     let above = arguments.take_last(|text| arguments::number(text.strip_prefix("gt=")?)).unwrap_or(0);
-    arguments.after_datapath(context, 1)?;
-    let (mut walk, mut counts) = (Walk::new(context, None), show::Buckets::default());
+    let datapath = arguments.after_datapath(context, 1)?;
+    let (mut walk, mut counts) = (Walk::new(datapath, None), show::Buckets::default());
     Ok(Box::new(move |text| {
         let more = walk.step(|table, _, contents| counts.add(table.bucket(&contents.orig)));
         if !more {
@@ -155,9 +155,8 @@ fn flush(context: &Context, args: &[String]) -> Reply {
 
 fn begin_flush(context: &Context, args: &[String]) -> Result<Reply, String> {
     let mut arguments = Arguments::parse(args)?;
-    arguments.skip_datapath(context);
+    let datapath = arguments.take_datapath(context);
     let filter = filter::parse(&arguments.rest).map_err(|e| error(context, &format!("{e} (Invalid argument)")))?;
-    let datapath = context.engine.datapath.clone();
     let done = Outcome::Ok(String::new());
     match datapath.conntrack().flush_one(&filter, datapath.now()) {
         FlushOne::Removed => return Ok(Reply::Now(done)),

@@ -1,16 +1,18 @@
 //! How many connections there may be, and whether TCP sequence numbers are checked.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use ::conntrack::table::limits::Limits;
+use datapath::Datapath;
 
 use super::Context;
 use super::arguments::{Arguments, fields, number, whole_number};
 use crate::daemon::commands::dpctl_error as error;
 use crate::unixctl::command::Outcome;
 
-fn limits(context: &Context) -> &Limits {
-    &context.engine.datapath.conntrack().tracker.table.limits
+fn limits(datapath: &Datapath) -> &Limits {
+    &datapath.conntrack().tracker.table.limits
 }
 
 /// An error as OVS words it where an argument is wrong.
@@ -18,85 +20,86 @@ fn invalid(context: &Context, what: &str) -> String {
     error(context, &format!("{what} (Invalid argument)"))
 }
 
-/// The arguments behind an optional datapath, of which at most so many, with it, can be there.
-fn arguments<'a>(context: &Context, args: &'a [String], most: usize) -> Result<Vec<&'a str>, String> {
+/// An optional datapath and the arguments behind it. At most so many, with it, can be there.
+fn arguments<'a>(context: &Context, args: &'a [String], most: usize) -> Result<(Arc<Datapath>, Vec<&'a str>), String> {
     let mut arguments = Arguments::parse(args)?;
-    arguments.after_datapath(context, most)?;
-    Ok(arguments.rest)
+    let datapath = arguments.after_datapath(context, most)?;
+    Ok((datapath, arguments.rest))
 }
 
 /// `dpctl/ct-set-maxconns`.
 pub fn set_maxconns(context: &Context, args: &[String]) -> Outcome {
-    let rest = arguments(context, args, 2)?;
+    let (datapath, rest) = arguments(context, args, 2)?;
     let limit = rest.last().and_then(|text| number(text));
     let limit = limit.ok_or_else(|| invalid(context, "maxconns missing or malformed"))?;
-    limits(context).set_limit(limit);
+    limits(&datapath).set_limit(limit);
     Ok("setting maxconns successful".into())
 }
 
 /// `dpctl/ct-get-maxconns`.
 pub fn get_maxconns(context: &Context, args: &[String]) -> Outcome {
-    arguments(context, args, 1)?;
-    Ok(format!("{}\n", limits(context).limit()))
+    let (datapath, _) = arguments(context, args, 1)?;
+    Ok(format!("{}\n", limits(&datapath).limit()))
 }
 
 /// `dpctl/ct-get-nconns`.
 pub fn get_nconns(context: &Context, args: &[String]) -> Outcome {
-    arguments(context, args, 1)?;
-    Ok(format!("{}\n", limits(context).connections()))
+    let (datapath, _) = arguments(context, args, 1)?;
+    Ok(format!("{}\n", limits(&datapath).connections()))
 }
 
 /// `dpctl/ct-enable-tcp-seq-chk`.
 pub fn enable_tcp_seq_chk(context: &Context, args: &[String]) -> Outcome {
-    arguments(context, args, 2)?;
-    context.engine.datapath.set_tcp_sequence_check(true);
+    let (datapath, _) = arguments(context, args, 2)?;
+    datapath.set_tcp_sequence_check(true);
     Ok("enabling TCP sequence checking successful".into())
 }
 
 /// `dpctl/ct-disable-tcp-seq-chk`.
 pub fn disable_tcp_seq_chk(context: &Context, args: &[String]) -> Outcome {
-    arguments(context, args, 2)?;
-    context.engine.datapath.set_tcp_sequence_check(false);
+    let (datapath, _) = arguments(context, args, 2)?;
+    datapath.set_tcp_sequence_check(false);
     Ok("disabling TCP sequence checking successful".into())
 }
 
 /// `dpctl/ct-get-tcp-seq-chk`.
 pub fn get_tcp_seq_chk(context: &Context, args: &[String]) -> Outcome {
-    arguments(context, args, 1)?;
-    let liberal = context.engine.datapath.conntrack().tracker.is_liberal();
+    let (datapath, _) = arguments(context, args, 1)?;
+    let liberal = datapath.conntrack().tracker.is_liberal();
     Ok(format!("TCP sequence checking: {}\n", if liberal { "disabled" } else { "enabled" }))
 }
 
 /// `dpctl/ct-enable-fusing`.
 pub fn enable_fusing(context: &Context, args: &[String]) -> Outcome {
-    arguments(context, args, 2)?;
-    context.engine.datapath.conntrack().set_fusing(true);
+    let (datapath, _) = arguments(context, args, 2)?;
+    datapath.conntrack().set_fusing(true);
     Ok("enabling fusing of connections successful".into())
 }
 
 /// `dpctl/ct-disable-fusing`.
 pub fn disable_fusing(context: &Context, args: &[String]) -> Outcome {
-    arguments(context, args, 2)?;
-    context.engine.datapath.conntrack().set_fusing(false);
+    let (datapath, _) = arguments(context, args, 2)?;
+    datapath.conntrack().set_fusing(false);
     Ok("disabling fusing of connections successful".into())
 }
 
-/// Changes the limits of zones, unless the configuration has some: these are what holds, as in OVS from 3.3 on.
-fn change_limits(context: &Context, change: impl FnOnce(&Limits)) -> Outcome {
+/// Changes the limits of zones, unless the configuration has some for the bridges' datapath: these are what holds, as in OVS
+/// from 3.3 on.
+fn change_limits(context: &Context, datapath: &Arc<Datapath>, change: impl FnOnce(&Limits)) -> Outcome {
     let configured = context.engine.limits_zones.lock();
-    if *configured {
+    if *configured && Arc::ptr_eq(datapath, &context.engine.datapath) {
         let problem = format!("the zone limits are set in {}, change them there instead", context.location);
         return Err(error(context, &format!("{problem} (Operation not permitted)")));
     }
-    change(limits(context));
+    change(limits(datapath));
     Ok(String::new())
 }
 
 /// `dpctl/ct-set-limits`. All arguments are read before anything changes.
 pub fn set_limits(context: &Context, args: &[String]) -> Outcome {
-    let rest = arguments(context, args, usize::MAX)?;
+    let (datapath, rest) = arguments(context, args, usize::MAX)?;
     let wanted = parse_limits(&rest).map_err(|problem| invalid(context, &problem))?;
-    change_limits(context, |limits| {
+    change_limits(context, &datapath, |limits| {
         if let Some(limit) = wanted.default {
             limits.set_default_zone_limit(Some(limit));
         }
@@ -106,17 +109,17 @@ pub fn set_limits(context: &Context, args: &[String]) -> Outcome {
 
 /// `dpctl/ct-del-limits`.
 pub fn del_limits(context: &Context, args: &[String]) -> Outcome {
-    let rest = arguments(context, args, 2)?;
+    let (datapath, rest) = arguments(context, args, 2)?;
     let zones = parse_zones(rest.first().unwrap_or(&"")).map_err(|problem| invalid(context, &problem))?;
-    change_limits(context, |limits| zones.iter().for_each(|zone| limits.set_zone_limit(*zone, None)))
+    change_limits(context, &datapath, |limits| zones.iter().for_each(|zone| limits.set_zone_limit(*zone, None)))
 }
 
 /// `dpctl/ct-get-limits`.
 pub fn get_limits(context: &Context, args: &[String]) -> Outcome {
-    let rest = arguments(context, args, 2)?;
+    let (datapath, rest) = arguments(context, args, 2)?;
     let zones = rest.first().map(|text| parse_zones(text)).transpose();
     let zones = zones.map_err(|problem| invalid(context, &problem))?;
-    Ok(list_limits(limits(context), zones))
+    Ok(list_limits(limits(&datapath), zones))
 }
 
 /// The limits of these zones; without any, of those that have one of their own.
