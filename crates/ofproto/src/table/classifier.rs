@@ -12,7 +12,7 @@
 //!
 //! Which bits these are agrees with OVS, whose megaflows are what people compare ours with.
 
-use std::cmp::Ordering;
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -21,6 +21,7 @@ use packet::{Field, Key, Mask};
 
 use super::layout::Layout;
 use super::order::Ordered;
+use super::row::{Row, short, spread};
 use super::trie::{Answer, Trie, Word};
 
 /// What the classifier needs to know of a rule.
@@ -117,43 +118,56 @@ impl Within {
 #[derive(Clone, Copy)]
 struct Prefixed {
     field: Field,
-    /// Where it begins.
     block: BlockId,
-    word: usize,
+    /// Where it begins, in bytes.
+    offset: usize,
 }
 
-const fn ipv4(field: Field, offset: usize) -> Prefixed {
-    Prefixed { field, block: BlockId::Common, word: offset / 8 }
+impl Prefixed {
+    fn word(self) -> usize {
+        self.offset / 8
+    }
 }
 
-const fn ipv6(field: Field, offset: usize) -> Prefixed {
-    Prefixed { field, block: BlockId::L3, word: offset / 8 }
+const fn prefixed(field: Field, block: BlockId, offset: usize) -> Prefixed {
+    Prefixed { field, block, offset }
 }
 
 const IPV4: [Prefixed; 2] = [
-    ipv4(Field::NwDst, std::mem::offset_of!(Common, nw_dst)),
-    ipv4(Field::NwSrc, std::mem::offset_of!(Common, nw_src)),
+    prefixed(Field::NwDst, BlockId::Common, offset_of!(Common, nw_dst)),
+    prefixed(Field::NwSrc, BlockId::Common, offset_of!(Common, nw_src)),
 ];
 
 const IPV6: [Prefixed; 2] = [
-    ipv6(Field::Ipv6Dst, std::mem::offset_of!(L3, ipv6_dst)),
-    ipv6(Field::Ipv6Src, std::mem::offset_of!(L3, ipv6_src)),
+    prefixed(Field::Ipv6Dst, BlockId::L3, offset_of!(L3, ipv6_dst)),
+    prefixed(Field::Ipv6Src, BlockId::L3, offset_of!(L3, ipv6_src)),
 ];
 
 /// Values of fields with tries.
 trait Value: Word + Into<u128> {
     fn of(value: u128) -> Self;
+
+    /// What a pattern has of a field.
+    fn in_pattern(pattern: &Pattern, at: Prefixed) -> Self;
 }
 
 impl Value for u32 {
     fn of(value: u128) -> u32 {
         value as u32
     }
+
+    fn in_pattern(pattern: &Pattern, at: Prefixed) -> u32 {
+        u32::from_be_bytes(pattern.layout.bytes(&pattern.values, at.block, at.offset))
+    }
 }
 
 impl Value for u128 {
     fn of(value: u128) -> u128 {
         value
+    }
+
+    fn in_pattern(pattern: &Pattern, at: Prefixed) -> u128 {
+        u128::from_be_bytes(pattern.layout.bytes(&pattern.values, at.block, at.offset))
     }
 }
 
@@ -168,15 +182,15 @@ struct Tries<W> {
 type Answers<W> = [Option<Answer<W>>; 2];
 
 impl<W: Value> Tries<W> {
-    fn insert(&mut self, fields: [Prefixed; 2], lens: [u8; 2], values: &Key) {
+    fn insert(&mut self, fields: [Prefixed; 2], lens: [u8; 2], pattern: &Pattern) {
         for (trie, (len, at)) in self.of.iter_mut().zip(lens.into_iter().zip(fields)).filter(|(_, (len, _))| *len > 0) {
-            trie.insert(W::of(values.get(at.field)), len);
+            trie.insert(W::in_pattern(pattern, at), len);
         }
     }
 
-    fn remove(&mut self, fields: [Prefixed; 2], lens: [u8; 2], values: &Key) {
+    fn remove(&mut self, fields: [Prefixed; 2], lens: [u8; 2], pattern: &Pattern) {
         for (trie, (len, at)) in self.of.iter_mut().zip(lens.into_iter().zip(fields)).filter(|(_, (len, _))| *len > 0) {
-            trie.remove(W::of(values.get(at.field)), len);
+            trie.remove(W::in_pattern(pattern, at), len);
         }
     }
 
@@ -187,7 +201,7 @@ impl<W: Value> Tries<W> {
 
     /// Whether no rule has a prefix of this length that covers the key, as is seen without looking at more bits.
     fn exclude(&self, i: usize, field: Field, len: u8, key: &Key, wc: &mut Mask, answers: &mut Answers<W>) -> bool {
-        let answer = *answers[i].get_or_insert_with(|| self.of[i].lookup(W::of(key.get(field)), W::BITS));
+        let answer = *answers[i].get_or_insert_with(|| self.of[i].lookup(W::of(key.get(field))));
         if answer.covers(len) {
             return false;
         }
@@ -206,6 +220,8 @@ pub struct Classifier<R> {
     subtables: Ordered<Subtable<R>>,
     /// Number in `subtables` for each mask.
     by_mask: hashbrown::HashMap<Mask, u32, foldhash::fast::RandomState>,
+    /// The same by the address of the subtable's layout, which patterns mostly share.
+    by_layout: hashbrown::HashMap<usize, u32, foldhash::fast::RandomState>,
     ipv4: Tries<u32>,
     ipv6: Tries<u128>,
     len: usize,
@@ -229,52 +245,12 @@ struct Subtable<R> {
     ports_trie: Trie<u32>,
 }
 
-/// The rules that share mask and values.
-struct Row<R> {
-    /// The one of highest priority.
-    best: Arc<R>,
-    /// The rest, by priority, descending.
-    rest: Box<[Arc<R>]>,
-}
-
-impl<R> Row<R> {
-    fn iter(&self) -> impl Iterator<Item = &Arc<R>> {
-        std::iter::once(&self.best).chain(&self.rest)
-    }
-
-    /// Changes the rest. Few rows have one, so all have two words for it instead of three.
-    fn change_rest<T>(&mut self, change: impl FnOnce(&mut Vec<Arc<R>>) -> T) -> T {
-        let mut rest = std::mem::take(&mut self.rest).into_vec();
-        let result = change(&mut rest);
-        self.rest = rest.into();
-        result
-    }
-
-    /// The rule at a position; the best one is at zero.
-    fn get(&self, at: usize) -> Option<&Arc<R>> {
-        if at == 0 { Some(&self.best) } else { self.rest.get(at - 1) }
-    }
-}
-
-impl<R: Classified> Row<R> {
-    /// The position of the rule of this priority, or where it would have to be inserted.
-    fn position(&self, priority: u16) -> Result<usize, usize> {
-        match priority.cmp(&self.best.priority()) {
-            Ordering::Equal => Ok(0),
-            Ordering::Greater => Err(0),
-            Ordering::Less => match self.rest.binary_search_by(|rule| priority.cmp(&rule.priority())) {
-                Ok(at) => Ok(at + 1),
-                Err(at) => Err(at + 1),
-            },
-        }
-    }
-}
-
 impl<R: Classified> Default for Classifier<R> {
     fn default() -> Classifier<R> {
         Classifier {
             subtables: Ordered::default(),
             by_mask: Default::default(),
+            by_layout: Default::default(),
             ipv4: Tries::default(),
             ipv6: Tries::default(),
             len: 0,
@@ -318,9 +294,8 @@ impl<R: Classified> Classifier<R> {
         subtable.len += 1;
         let prefixes = subtable.prefixes;
         if prefixes != [[0; 2]; 2] {
-            let values = rule.pattern().key();
-            self.ipv4.insert(IPV4, prefixes[0], &values);
-            self.ipv6.insert(IPV6, prefixes[1], &values);
+            self.ipv4.insert(IPV4, prefixes[0], rule.pattern());
+            self.ipv6.insert(IPV6, prefixes[1], rule.pattern());
         }
         let priority = subtable.max_priority();
         self.subtables.set_priority(number, priority);
@@ -336,13 +311,13 @@ impl<R: Classified> Classifier<R> {
         subtable.len -= 1;
         let prefixes = subtable.prefixes;
         if prefixes != [[0; 2]; 2] {
-            let values = pattern.key();
-            self.ipv4.remove(IPV4, prefixes[0], &values);
-            self.ipv6.remove(IPV6, prefixes[1], &values);
+            self.ipv4.remove(IPV4, prefixes[0], pattern);
+            self.ipv6.remove(IPV6, prefixes[1], pattern);
         }
         if subtable.rows.is_empty() {
             if let Some(gone) = self.subtables.remove(number) {
                 self.by_mask.remove(&gone.mask);
+                self.by_layout.remove(&address(&gone.layout));
             }
         } else {
             let priority = subtable.max_priority();
@@ -355,12 +330,12 @@ impl<R: Classified> Classifier<R> {
     pub fn find(&self, pattern: &Pattern, priority: u16) -> Option<&Arc<R>> {
         let subtable = self.subtables.get(self.find_subtable(pattern)?)?;
         let row = subtable.row(pattern)?;
-        row.position(priority).ok().and_then(|at| row.get(at))
+        row.position(priority).ok().and_then(|at| row.rules().get(at))
     }
 
     /// Every rule, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<R>> {
-        self.subtables.iter().flat_map(|subtable| subtable.rows.iter().flat_map(Row::iter))
+        self.subtables.iter().flat_map(|subtable| subtable.rules())
     }
 
     /// Every rule that matches only packets that `key` under `mask` matches too.
@@ -371,7 +346,7 @@ impl<R: Classified> Classifier<R> {
         self.subtables
             .iter()
             .filter(move |subtable| includes(&subtable.mask, &mask))
-            .flat_map(|subtable| subtable.rows.iter().flat_map(Row::iter))
+            .flat_map(|subtable| subtable.rules())
             .filter(move |rule| all || criteria.matches(&rule.pattern().key()))
     }
 
@@ -390,7 +365,7 @@ impl<R: Classified> Classifier<R> {
     pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16) -> bool {
         self.subtables.iter().filter(|subtable| subtable.priorities.contains_key(&priority)).any(|subtable| {
             let both = intersection(&subtable.mask, mask);
-            let mut rules = subtable.rows.iter().flat_map(Row::iter).filter(|rule| rule.priority() == priority);
+            let mut rules = subtable.rules().filter(|rule| rule.priority() == priority);
             rules.any(|rule| rule.pattern().key().matches(key, &both))
         })
     }
@@ -416,11 +391,11 @@ impl<R: Classified> Classifier<R> {
                 break;
             }
             let Some(row) = subtable.lookup(key, wc, &mut prefixes) else { continue };
-            if best.is_some_and(|best| best.priority() >= row.best.priority()) {
+            if best.is_some_and(|best| best.priority() >= row.best().priority()) {
                 continue;
             }
-            if row.best.conjunctions().is_empty() {
-                best = Some(&row.best);
+            if row.best().conjunctions().is_empty() {
+                best = Some(row.best());
             } else if conjunctive {
                 soft.push((row, 0));
             }
@@ -436,7 +411,7 @@ impl<R: Classified> Classifier<R> {
         mut best: Option<&'a Arc<R>>,
         mut soft: Vec<(&'a Row<R>, usize)>,
     ) -> Option<&'a Arc<R>> {
-        let at = |&(row, n): &(&'a Row<R>, usize)| row.iter().nth(n);
+        let at = |&(row, n): &(&'a Row<R>, usize)| row.rules().get(n);
         loop {
             soft.retain(|part| at(part).is_some_and(|rule| best.is_none_or(|best| rule.priority() > best.priority())));
             let Some(top) = soft.iter().filter_map(at).map(|rule| rule.priority()).max() else { return best };
@@ -461,15 +436,19 @@ impl<R: Classified> Classifier<R> {
     }
 
     fn find_subtable(&self, pattern: &Pattern) -> Option<u32> {
-        self.by_mask.get(&pattern.mask()).copied()
+        let known = self.by_layout.get(&address(&pattern.layout)).copied();
+        known.or_else(|| self.by_mask.get(&pattern.mask()).copied())
     }
 
     fn subtable_for(&mut self, pattern: &Pattern) -> u32 {
+        if let Some(number) = self.find_subtable(pattern) {
+            return number;
+        }
         let mask = pattern.mask();
-        *self
-            .by_mask
-            .entry(mask)
-            .or_insert_with_key(|mask| self.subtables.push(Subtable::new(mask.clone(), pattern.layout.clone())))
+        let number = self.subtables.push(Subtable::new(mask.clone(), pattern.layout.clone()));
+        self.by_mask.insert(mask, number);
+        self.by_layout.insert(address(&pattern.layout), number);
+        number
     }
 }
 
@@ -487,29 +466,25 @@ impl<R: Classified> Subtable<R> {
         self.priorities.last_key_value().map_or(0, |(&priority, _)| priority)
     }
 
+    fn rules(&self) -> impl Iterator<Item = &Arc<R>> {
+        self.rows.iter().flat_map(Row::rules)
+    }
+
     fn row(&self, pattern: &Pattern) -> Option<&Row<R>> {
-        let hash = self.layout.hash_all(&pattern.values);
-        self.rows.find(hash, |row| row.best.pattern().values == pattern.values)
+        let hash = short(self.layout.hash_all(&pattern.values));
+        self.rows.find(spread(hash), |row| row.hash() == hash && row.best().pattern().values == pattern.values)
     }
 
     fn insert(&mut self, rule: Arc<R>) -> Option<Arc<R>> {
-        let values = &rule.pattern().values;
-        let hash = self.layout.hash_all(values);
-        if let Some(row) = self.rows.find_mut(hash, |row| row.best.pattern().values == *values) {
-            let position = row.position(rule.priority());
-            if position.is_err() {
-                *self.priorities.entry(rule.priority()).or_default() += 1;
-            }
-            return match position {
-                Ok(0) => Some(std::mem::replace(&mut row.best, rule)),
-                Ok(i) => Some(std::mem::replace(&mut row.rest[i - 1], rule)),
-                Err(0) => {
-                    let second = std::mem::replace(&mut row.best, rule);
-                    row.change_rest(|rest| rest.insert(0, second));
-                    None
-                }
-                Err(i) => {
-                    row.change_rest(|rest| rest.insert(i - 1, rule));
+        let (values, priority) = (&rule.pattern().values, rule.priority());
+        let hash = short(self.layout.hash_all(values));
+        let same = |row: &Row<R>| row.hash() == hash && row.best().pattern().values == *values;
+        if let Some(row) = self.rows.find_mut(spread(hash), same) {
+            return match row.position(priority) {
+                Ok(at) => Some(row.replace(at, rule)),
+                Err(at) => {
+                    *self.priorities.entry(priority).or_default() += 1;
+                    row.insert(at, rule);
                     None
                 }
             };
@@ -520,31 +495,26 @@ impl<R: Classified> Subtable<R> {
             *counts.entry(basis).or_default() += 1;
         }
         if self.ports != 0 {
-            self.ports_trie.insert(ports(&rule.pattern().key()) & self.ports, ports_len(self.ports));
+            self.ports_trie.insert(ports_of(rule.pattern()), ports_len(self.ports));
         }
-        *self.priorities.entry(rule.priority()).or_default() += 1;
-        let layout = &self.layout;
-        let rehash = |row: &Row<R>| layout.hash_all(&row.best.pattern().values);
-        self.rows.insert_unique(hash, Row { best: rule, rest: Box::default() }, rehash);
+        *self.priorities.entry(priority).or_default() += 1;
+        self.rows.insert_unique(spread(hash), Row::new(hash, rule), |row| spread(row.hash()));
         None
     }
 
     fn remove(&mut self, pattern: &Pattern, priority: u16) -> Option<Arc<R>> {
-        let hash = self.layout.hash_all(&pattern.values);
-        let mut entry = self.rows.find_entry(hash, |row| row.best.pattern().values == pattern.values).ok()?;
+        let hash = short(self.layout.hash_all(&pattern.values));
+        let same = |row: &Row<R>| row.hash() == hash && row.best().pattern().values == pattern.values;
+        let mut entry = self.rows.find_entry(spread(hash), same).ok()?;
         let row = entry.get_mut();
-        let index = row.position(priority).ok()?;
+        let at = row.position(priority).ok()?;
         let count = self.priorities.get_mut(&priority).expect("every rule is counted");
         *count -= 1;
         if *count == 0 {
             self.priorities.remove(&priority);
         }
-        if index > 0 {
-            return Some(row.change_rest(|rest| rest.remove(index - 1)));
-        }
-        if !row.rest.is_empty() {
-            let next = row.change_rest(|rest| rest.remove(0));
-            return Some(std::mem::replace(&mut row.best, next));
+        if let Some(removed) = row.remove(at) {
+            return Some(removed);
         }
         let (row, _) = entry.remove();
         let mut basis = 0;
@@ -558,9 +528,9 @@ impl<R: Classified> Subtable<R> {
             }
         }
         if self.ports != 0 {
-            self.ports_trie.remove(ports(&pattern.key()) & self.ports, ports_len(self.ports));
+            self.ports_trie.remove(ports_of(pattern), ports_len(self.ports));
         }
-        Some(row.best)
+        Some(row.best().clone())
     }
 
     /// The row that `key` belongs to. Adds to `wc` what was looked at.
@@ -583,13 +553,15 @@ impl<R: Classified> Subtable<R> {
             return None;
         }
         basis = self.layout.hash_key(last, basis, key);
-        let row = self.rows.find(basis, |row| self.layout.equal(key, &row.best.pattern().values));
+        let hash = short(basis);
+        let same = |row: &Row<R>| row.hash() == hash && self.layout.equal(key, &row.best().pattern().values);
+        let row = self.rows.find(spread(hash), same);
         if row.is_none() && self.ports != 0 {
             // Instead of all bits of the ports, those that tell that no rule can match. The earlier
             // stages do have rules that agree, so the disagreement may also be in other fields of the
             // last stage or come from a combination: then the trie covers the ports, and all count.
             let value = ports(key) & self.ports;
-            let answer = self.ports_trie.lookup(value, 32);
+            let answer = self.ports_trie.lookup(value);
             if !answer.covers(ports_len(self.ports)) {
                 add_ports(wc, self.ports & u32::ALL.keep(answer.bits));
                 self.layout.fold_into(wc, last);
@@ -603,7 +575,7 @@ impl<R: Classified> Subtable<R> {
     /// Whether a trie shows that no rule of this subtable can match, without looking at more bits than
     /// the subtable would. Adds to `wc` what was looked at.
     fn excluded(&self, stage: usize, key: &Key, wc: &mut Mask, prefixes: &mut Prefixes<'_>) -> bool {
-        let is_here = |at: Prefixed, len: u8| len > 0 && self.layout.stage_has(stage, at.block, at.word);
+        let is_here = |at: Prefixed, len: u8| len > 0 && self.layout.stage_has(stage, at.block, at.word());
         let (ipv4, ipv6) = &mut prefixes.answers;
         match prefixes.dl_type {
             0x0800 => (0..2).any(|i| {
@@ -645,6 +617,10 @@ fn complete_conjunctions<'a>(parts: impl Iterator<Item = &'a Conjunction>) -> Ve
     complete
 }
 
+fn address(layout: &Arc<Layout>) -> usize {
+    Arc::as_ptr(layout) as usize
+}
+
 /// Whether every bit of `b` is in `a`.
 fn includes(a: &Mask, b: &Mask) -> bool {
     b.0.present().iter().all(|block| {
@@ -666,6 +642,11 @@ fn prefix_len<W: Word>(mask: W) -> u8 {
 fn ports(key: &Key) -> u32 {
     let common = key.common();
     u32::from(common.tp_src.get()) << 16 | u32::from(common.tp_dst.get())
+}
+
+/// What a pattern has of the ports.
+fn ports_of(pattern: &Pattern) -> u32 {
+    u32::from_be_bytes(pattern.layout.bytes(&pattern.values, BlockId::Common, offset_of!(Common, tp_src)))
 }
 
 fn ports_len(mask: u32) -> u8 {

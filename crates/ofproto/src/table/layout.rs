@@ -119,6 +119,20 @@ impl Layout {
         key
     }
 
+    /// Some bytes of a block of the key that stored values stand for.
+    pub fn bytes<const N: usize>(&self, values: &[u64], block: BlockId, offset: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        for (b, value) in self.bits.iter().zip(values).filter(|(b, _)| b.block == block) {
+            let begin = usize::from(b.word) * 8;
+            for (at, byte) in (begin..).zip(value.to_ne_bytes()) {
+                if let Some(to) = at.checked_sub(offset).and_then(|at| bytes.get_mut(at)) {
+                    *to |= byte;
+                }
+            }
+        }
+        bytes
+    }
+
     /// Adds the bits of the first `stages` stages to `mask`.
     pub fn fold_into(&self, mask: &mut Mask, stages: usize) {
         let end = if stages == 0 { 0 } else { self.ends[stages - 1].into() };
@@ -215,6 +229,9 @@ mod tests {
         let values = layout.values(&key);
         assert_eq!(layout.expand(&values), key);
         assert!(layout.equal(&key, &values));
+        assert_eq!(layout.bytes(&values, BlockId::Common, offset_of!(Common, nw_dst)), [10, 0, 0, 1]);
+        assert_eq!(layout.bytes(&values, BlockId::Common, offset_of!(Common, tp_src)), [0, 0, 0, 80]);
+        assert_eq!(layout.bytes(&values, BlockId::L3, 0), [0; 16]);
         let mut folded = Mask::wildcard();
         layout.fold_into(&mut folded, 2);
         assert!(folded.is_exact(Field::InPort) && folded.is_exact(Field::DlType) && folded.is_wild(Field::NwDst));

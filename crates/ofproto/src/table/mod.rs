@@ -9,6 +9,7 @@
 //! | `instructions` | What rules do, equal lists once |
 //! | `layout` | Which words of a key a mask looks at, in stages |
 //! | `order` | The subtables, by priority |
+//! | `row` | The rules that share mask and values |
 //! | `trie` | Prefixes of addresses and ports |
 //! | `settings` | How the operator and controllers configure a table |
 //! | `eviction` | Which flow is evicted when a table is full |
@@ -20,6 +21,7 @@ mod instructions;
 mod layout;
 pub mod listing;
 mod order;
+mod row;
 pub mod rule;
 mod settings;
 #[cfg(test)]
