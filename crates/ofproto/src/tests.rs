@@ -221,7 +221,7 @@ fn patch_ports_join_bridges() {
         assert_eq!((sent[0].0, &sent[0].1[12..16]), (OfPort(2), &[0x81, 0, 0, 7][..]));
     }
     bed.switch.revalidate();
-    let stats = &other.port_stats(OfPort(9)).unwrap()[0];
+    let stats = &other.port_stats(OfPort(9))[0];
     assert_eq!((stats.rx_packets, stats.tx_packets), (2, 2));
 }
 

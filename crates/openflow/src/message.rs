@@ -154,6 +154,8 @@ pub enum Body {
     FlowModTableId(bool),
     /// NXT_SET_PACKET_IN_FORMAT.
     SetPacketInFormat(PacketInFormat),
+    /// NXT_FLOW_AGE: asks for ages of flows in replies, which have them in any case.
+    FlowAge,
     /// NXT_SET_CONTROLLER_ID.
     SetControllerId(u16),
     /// NXT_FLOW_MONITOR_CANCEL (OpenFlow 1.0 to 1.2), ONFT_FLOW_MONITOR_CANCEL (1.3).

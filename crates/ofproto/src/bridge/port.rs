@@ -246,14 +246,14 @@ impl Bridge {
         which(bridge).into_iter().map(|state| info(state, &forwarding)).collect()
     }
 
-    /// Descriptions of a port, or of all for ANY, by number.
-    pub fn port_descs(&self, port: OfPort) -> Result<Vec<PortDesc>, OfError> {
+    /// Descriptions of a port, or of all for ANY, by number; none of a port that is not there.
+    pub fn port_descs(&self, port: OfPort) -> Vec<PortDesc> {
         let describe = |state: &PortState| describe(state.port, &state.name, state.config, &state.device);
         self.each_port(port, |_, _, state| describe(state))
     }
 
-    /// Counters of a port, or of all for ANY, by number.
-    pub fn port_stats(&self, port: OfPort) -> Result<Vec<PortStats>, OfError> {
+    /// Counters of a port, or of all for ANY, by number; none of a port that is not there.
+    pub fn port_stats(&self, port: OfPort) -> Vec<PortStats> {
         let now = self.switch.clock.now();
         self.each_port(port, |_, _, state| {
             let counters = counters(state);
@@ -281,15 +281,14 @@ impl Bridge {
         &self,
         port: OfPort,
         shown: impl Fn(&Forwarding, &BridgeState, &PortState) -> T,
-    ) -> Result<Vec<T>, OfError> {
+    ) -> Vec<T> {
         let forwarding = self.switch.forwarding.read();
-        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Ok(Vec::new()) };
+        let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };
         let shown = |state| shown(&forwarding, bridge, state);
-        let out: Vec<T> = match port {
+        match port {
             OfPort::ANY => bridge.ports.values().map(shown).collect(),
             port => bridge.ports.get(&port).map(shown).into_iter().collect(),
-        };
-        if out.is_empty() && port != OfPort::ANY { Err(OfError::OFPBRC_BAD_PORT) } else { Ok(out) }
+        }
     }
 
     /// Changes the OpenFlow configuration of a port.
@@ -299,7 +298,7 @@ impl Bridge {
 
     /// As [`port_mod`](Bridge::port_mod), of which one subscriber is not told.
     pub(crate) fn port_mod_but(&self, change: &PortMod, but: Option<SubscriptionId>) -> Result<(), OfError> {
-        let descs = self.port_descs(change.port).map_err(|_| OfError::OFPPMFC_BAD_PORT)?;
+        let descs = self.port_descs(change.port);
         let [desc] = &descs[..] else { return Err(OfError::OFPPMFC_BAD_PORT) };
         if desc.hw_addr != change.hw_addr {
             return Err(OfError::OFPPMFC_BAD_HW_ADDR);
@@ -333,7 +332,7 @@ impl Bridge {
     }
 
     fn tell_port(&self, port: OfPort, reason: PortReason, but: Option<SubscriptionId>) {
-        let desc = self.port_descs(port).ok().and_then(|descs| descs.into_iter().next());
+        let desc = self.port_descs(port).into_iter().next();
         let statuses = {
             let mut forwarding = self.switch.forwarding.write();
             // What the port can do now, bundles and groups may depend on.

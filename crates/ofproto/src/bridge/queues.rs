@@ -31,7 +31,9 @@ impl Bridge {
 
     fn queues(&self, port: OfPort, queue: u32) -> Result<Vec<(OfPort, u32)>, OfError> {
         let devices = self.each_port(port, |_, _, state| (state.port, state.device.clone()));
-        let devices = devices.map_err(|_| OfError::OFPQOFC_BAD_PORT)?;
+        if devices.is_empty() && port != OfPort::ANY {
+            return Err(OfError::OFPQOFC_BAD_PORT);
+        }
         let mut found = Vec::new();
         for (port, device) in devices {
             if let Some(device) = device.port() {

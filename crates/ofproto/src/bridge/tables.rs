@@ -51,8 +51,9 @@ impl Bridge {
 
     /// Changes how a table is configured, or all tables.
     pub fn table_mod(&self, change: &TableMod) -> Result<(), OfError> {
+        // The one above those that are told of is the switch's own, as flow-mods find, too.
         if change.table.0 >= N_TABLES && change.table != TableId::ALL {
-            return Err(OfError::OFPTMFC_BAD_TABLE);
+            return Err(OfError::OFPTMFC_EPERM);
         }
         // The flow to evict is chosen in one way only.
         if change.eviction_flags.is_some_and(|flags| flags != EvictionFlags::all()) {

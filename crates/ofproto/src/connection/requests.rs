@@ -109,8 +109,8 @@ impl Session {
             Body::Error(e) => {
                 tracing::info!("bridge {}: the controller reports {}", self.bridge.name(), e.error);
             }
-            // A second hello changes nothing; an answer to our echo has been heard.
-            Body::Hello(_) | Body::EchoReply(_) => {}
+            // A second hello changes nothing; an answer to our echo has been heard; replies have the ages of flows unasked.
+            Body::Hello(_) | Body::EchoReply(_) | Body::FlowAge => {}
             // Messages that only a switch sends.
             _ => {
                 tracing::debug!("bridge {}: a controller of {version} sent a switch's message", self.bridge.name());
@@ -135,8 +135,7 @@ impl Session {
 
     fn features(&self, version: Version) -> SwitchFeatures {
         use Capabilities as C;
-        let ports =
-            if version < Version::V1_3 { self.bridge.port_descs(OfPort::ANY).unwrap_or_default() } else { Vec::new() };
+        let ports = if version < Version::V1_3 { self.bridge.port_descs(OfPort::ANY) } else { Vec::new() };
         SwitchFeatures {
             datapath_id: self.bridge.config().datapath_id,
             n_buffers: 0,
@@ -228,8 +227,8 @@ impl Session {
             }
             // As many as the configuration has.
             Ask::Table => whole(Answer::Table(self.tables(version))),
-            Ask::Port(port) => whole(Answer::Port(bridge.port_stats(port)?)),
-            Ask::PortDesc(port) => whole(Answer::PortDesc(bridge.port_descs(port)?)),
+            Ask::Port(port) => whole(Answer::Port(bridge.port_stats(port))),
+            Ask::PortDesc(port) => whole(Answer::PortDesc(bridge.port_descs(port))),
             Ask::Queue { port, queue } => whole(Answer::Queue(bridge.queue_stats(port, queue)?)),
             Ask::QueueDesc { port, queue } => whole(Answer::QueueDesc(bridge.queue_configs(port, queue)?)),
             Ask::FlowMonitor(requests) => self.monitor_flows(version, requests)?,

@@ -159,7 +159,7 @@ fn happen(bed: &Bed, event: &Event) -> Vec<(OfPort, Vec<u8>)> {
         }
         Event::Port(port, no_flood) => {
             let config = if no_flood { PortConfig::NO_FLOOD } else { PortConfig::empty() };
-            let desc = bed.bridge.port_descs(OfPort(port)).unwrap().remove(0);
+            let desc = bed.bridge.port_descs(OfPort(port)).remove(0);
             let change = PortMod {
                 port: OfPort(port),
                 hw_addr: desc.hw_addr,

@@ -60,7 +60,7 @@ fn ends(bed: Bed, frame: &[u8]) -> Bed {
 }
 
 fn configure(bed: &Bed, port: u32, config: PortConfig) {
-    let hw_addr = bed.bridge.port_descs(OfPort(port)).unwrap()[0].hw_addr;
+    let hw_addr = bed.bridge.port_descs(OfPort(port))[0].hw_addr;
     let change = PortMod { port: OfPort(port), hw_addr, config, mask: config, advertise: PortFeatures::empty() };
     bed.bridge.port_mod(&change).unwrap();
 }

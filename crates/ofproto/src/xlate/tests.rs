@@ -154,7 +154,7 @@ fn a_bundle_leaves_ports_that_are_down() {
     let to = || bed.receive(OfPort(1), &frame).into_iter().map(|(port, _)| port.0).collect::<Vec<_>>();
     assert_eq!((to(), to()), (vec![2], vec![2]));
     let set = |port: u32, down: bool| {
-        let desc = &bed.bridge.port_descs(OfPort(port)).unwrap()[0];
+        let desc = &bed.bridge.port_descs(OfPort(port))[0];
         let config = if down { PortConfig::PORT_DOWN } else { PortConfig::empty() };
         let change = PortMod {
             port: OfPort(port),

@@ -171,7 +171,7 @@ fn what_is_sent_to_a_tunnel_port_leaves_by_the_underlay() {
         assert_eq!((received.outer.src, received.outer.dst), (ip(OWN), ip(THEIRS)));
     }
     host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
-    let stats = host.bed.bridge.port_stats(OfPort(10)).unwrap();
+    let stats = host.bed.bridge.port_stats(OfPort(10));
     assert_eq!((stats[0].tx_packets, stats[0].rx_packets), (3, 0));
     // Over IPv6 likewise.
     let host = Host::new(&["geneve remote_ip=2001:db8::2 key=flow"], &["actions=set_tunnel:9,10"]);
@@ -196,7 +196,7 @@ fn what_comes_for_a_tunnel_is_received_at_its_port() {
         assert_eq!(host.receive(&host.frame(Protocol::Gre, &gre, &inner)), [to(1), to(2)]);
     }
     host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
-    let received = |port: u32| host.bed.bridge.port_stats(OfPort(port)).unwrap()[0].rx_packets;
+    let received = |port: u32| host.bed.bridge.port_stats(OfPort(port))[0].rx_packets;
     assert_eq!([10, 11, 12].map(received), [2, 4, 2]);
     // Of another host, no port takes GRE.
     let mut frame = host.frame(Protocol::Gre, &gre, &inner);
@@ -341,7 +341,7 @@ fn rules_below_a_tunnel_count_its_headers() {
     host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
     let bytes = |bridge: &crate::Bridge, port: u32| {
         let flows = bridge.flow_stats(&crate::reference::tests::all_flows()).unwrap();
-        (flows.iter().map(|flow| flow.byte_count).max(), bridge.port_stats(OfPort(port)).unwrap()[0].tx_bytes)
+        (flows.iter().map(|flow| flow.byte_count).max(), bridge.port_stats(OfPort(port))[0].tx_bytes)
     };
     let len = inner.len() as u64;
     assert_eq!(bytes(&host.bed.bridge, 10), (Some(3 * len), 3 * len));
@@ -401,7 +401,7 @@ fn packets_without_ethernet_count_without_it() {
         assert_eq!(received.len(), 1);
     }
     host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
-    let stats = &host.bed.bridge.port_stats(OfPort(10)).unwrap()[0];
+    let stats = &host.bed.bridge.port_stats(OfPort(10))[0];
     assert_eq!((stats.rx_packets, stats.rx_bytes), (3, 3 * (inner.len() as u64 - 14)));
 }
 
@@ -433,7 +433,7 @@ fn packets_that_are_translated_one_by_one_have_a_flow() {
     let mut flows = host.bed.datapath.flows();
     assert!(flows.any(|flow| flow.actions[..] == slow && flow.stats.packets == 2));
     host.bed.switch.run(Time(host.bed.clock.now().0 + 1_000_000_000));
-    assert_eq!(host.bed.bridge.port_stats(OfPort(10)).unwrap()[0].tx_packets, 3);
+    assert_eq!(host.bed.bridge.port_stats(OfPort(10))[0].tx_packets, 3);
     host.add_flow("in_port=1,actions=drop");
     assert_eq!(host.send(&inner), Vec::<Vec<u8>>::new());
 }

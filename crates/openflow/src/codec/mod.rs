@@ -182,6 +182,7 @@ mod nxt {
     pub const FLOW_MOD_TABLE_ID: u32 = 15;
     pub const SET_PACKET_IN_FORMAT: u32 = 16;
     pub const PACKET_IN: u32 = 17;
+    pub const FLOW_AGE: u32 = 18;
     pub const SET_ASYNC_CONFIG: u32 = 19;
     pub const SET_CONTROLLER_ID: u32 = 20;
     pub const FLOW_MONITOR_CANCEL: u32 = 21;
@@ -352,6 +353,7 @@ fn pull_nicira(r: &mut Reader, version: Version, subtype: u32) -> Result<Body, O
             2 => PacketInFormat::Nxt2,
             _ => return Err(OFPBRC_EPERM),
         }),
+        nxt::FLOW_AGE => Body::FlowAge,
         nxt::SET_CONTROLLER_ID => {
             r.zeros(6, NXBRC_MUST_BE_ZERO)?;
             Body::SetControllerId(r.u16()?)
@@ -474,6 +476,7 @@ fn message_kind(message: &Message) -> u8 {
         | Body::FlowModTableId(_)
         | Body::SetPacketInFormat(_)
         | Body::Resume(_)
+        | Body::FlowAge
         | Body::SetControllerId(_)
         | Body::FlowMonitorCancel(_)
         | Body::FlowMonitorPaused
@@ -529,6 +532,7 @@ fn nicira_subtype(message: &Message) -> Option<u32> {
         Body::FlowModTableId(_) => Some(nxt::FLOW_MOD_TABLE_ID),
         Body::SetPacketInFormat(_) => Some(nxt::SET_PACKET_IN_FORMAT),
         Body::Resume(_) => Some(nxt::RESUME),
+        Body::FlowAge => Some(nxt::FLOW_AGE),
         Body::SetControllerId(_) => Some(nxt::SET_CONTROLLER_ID),
         Body::FlowMonitorCancel(_) => Some(nxt::FLOW_MONITOR_CANCEL),
         Body::FlowMonitorPaused => Some(nxt::FLOW_MONITOR_PAUSED),
@@ -595,6 +599,7 @@ fn put_body(out: &mut Vec<u8>, message: &Message, options: DecodeOptions) {
         | Body::BarrierReply
         | Body::GetAsyncRequest
         | Body::TlvTableRequest
+        | Body::FlowAge
         | Body::FlowMonitorPaused
         | Body::FlowMonitorResumed
         | Body::MultipartReply { .. } => {}

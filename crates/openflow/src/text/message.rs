@@ -396,6 +396,7 @@ fn name(message: &Message) -> &'static str {
         Body::SetFlowFormat(_) => "NXT_SET_FLOW_FORMAT",
         Body::FlowModTableId(_) => "NXT_FLOW_MOD_TABLE_ID",
         Body::SetPacketInFormat(_) => "NXT_SET_PACKET_IN_FORMAT",
+        Body::FlowAge => "NXT_FLOW_AGE",
         Body::SetControllerId(_) => "NXT_SET_CONTROLLER_ID",
         Body::FlowMonitorCancel(_) if since(Version::V1_3) => "ONFT_FLOW_MONITOR_CANCEL",
         Body::FlowMonitorCancel(_) => "NXT_FLOW_MONITOR_CANCEL",

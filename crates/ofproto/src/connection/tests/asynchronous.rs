@@ -121,7 +121,7 @@ fn a_port_comes_up_in_steps_of_which_old_versions_see_what_they_know() {
     bridge.port_changed(port, PortReason::Modify);
     assert_eq!(sessions.each_mut().map(said), [vec![], vec![], vec![]], "it is as they know it");
     // Who changes it knows, before OpenFlow 1.5.
-    let hw_addr = bridge.port_descs(port).unwrap()[0].hw_addr;
+    let hw_addr = bridge.port_descs(port)[0].hw_addr;
     let change = |config| {
         Body::PortMod(PortMod { port, hw_addr, config, mask: PortConfig::NO_FWD, advertise: PortFeatures::empty() })
     };

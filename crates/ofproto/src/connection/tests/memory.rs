@@ -7,7 +7,7 @@ use super::*;
 /// Changes a port, each time in another way than before.
 fn change_port(bridge: &Bridge, port: OfPort, n: usize) {
     let config = if n.is_multiple_of(2) { PortConfig::NO_FWD } else { PortConfig::empty() };
-    let hw_addr = bridge.port_descs(port).unwrap()[0].hw_addr;
+    let hw_addr = bridge.port_descs(port)[0].hw_addr;
     let change = PortMod { port, hw_addr, config, mask: PortConfig::NO_FWD, advertise: PortFeatures::empty() };
     bridge.port_mod(&change).unwrap();
 }

@@ -39,6 +39,8 @@ mod nx_kind {
     pub const FLOW: u32 = 0;
     pub const AGGREGATE: u32 = 1;
     pub const FLOW_MONITOR: u32 = 2;
+    pub const IPFIX_BRIDGE: u32 = 3;
+    pub const IPFIX_FLOW: u32 = 4;
     pub const GROUP: u32 = 7;
     pub const GROUP_DESC: u32 = 8;
     pub const GROUP_FEATURES: u32 = 9;
@@ -106,6 +108,11 @@ fn pull_head(r: &mut Reader, version: Version) -> Result<Head, OfError> {
         nx_kind::GROUP_DESC if version == Version::V1_0 => kind::GROUP_DESC,
         nx_kind::GROUP_FEATURES if version < Version::V1_2 => kind::GROUP_FEATURES,
         nx_kind::FLOW_MONITOR if version < Version::V1_3 => kind::FLOW_MONITOR,
+        // No bridge exports IPFIX: the answer is that of one where it is not configured.
+        nx_kind::IPFIX_BRIDGE | nx_kind::IPFIX_FLOW => {
+            r.done()?;
+            return Err(NXST_NOT_CONFIGURED);
+        }
         _ => return Err(OFPBRC_BAD_SUBTYPE),
     };
     Ok(Head { kind, more, dialect: Dialect::Nicira, is_extension: true })

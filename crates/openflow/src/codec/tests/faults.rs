@@ -329,6 +329,19 @@ fn flow_monitors() {
 }
 
 #[test]
+fn statistics_of_ipfix_are_known_and_not_configured() {
+    for subtype in [3, 4] {
+        let request = [0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, subtype];
+        assert_eq!(error(4, 18, &request), NXST_NOT_CONFIGURED);
+        assert_eq!(error(4, 18, &[&request[..], &[0]].concat()), OFPBRC_BAD_LEN);
+        assert_eq!(
+            error(1, 16, &[0xff, 0xff, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, subtype, 0, 0, 0, 0]),
+            NXST_NOT_CONFIGURED
+        );
+    }
+}
+
+#[test]
 fn forwarded_requests_do_not_nest() {
     let inside = |version: u8, inner: &[u8]| error(version, 32, inner);
     // A hello; itself; a group-mod of another version, and one that is longer than there are bytes.

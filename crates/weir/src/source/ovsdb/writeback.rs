@@ -154,7 +154,7 @@ impl Writer<'_> {
         let error = self.failure(bridge.name(), &info.name).map(in_words);
         self.update(row, [("ofport", number.into()), ("error", optional(error))]);
         let Some(device) = &info.device else {
-            let mac = bridge.port_descs(info.port).ok().and_then(|all| all.first().map(|desc| desc.hw_addr.0));
+            let mac = bridge.port_descs(info.port).first().map(|desc| desc.hw_addr.0);
             let mac = optional(mac.map(|mac| format_mac(&mac)));
             self.update(row, [("mac_in_use", mac), ("link_state", "up".into()), ("admin_state", "up".into())]);
             return;

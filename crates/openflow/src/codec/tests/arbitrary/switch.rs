@@ -102,7 +102,8 @@ fn switch_body(v: Version) -> Said {
 fn extension(v: Version) -> Said {
     let v10 = v == Version::V1_0;
     let format = select(vec![PacketInFormat::Standard, PacketInFormat::Nxt, PacketInFormat::Nxt2]);
-    let mut only = vec![Body::FlowModTableId(true), Body::FlowModTableId(false), Body::SetControllerId(7)];
+    let mut only =
+        vec![Body::FlowModTableId(true), Body::FlowModTableId(false), Body::SetControllerId(7), Body::FlowAge];
     only.extend(v10.then_some(Body::SetFlowFormat(FlowFormat::Nxm)));
     only.extend((v >= Version::V1_3).then_some(Body::GetAsyncRequest));
     only.push(Body::TlvTableRequest);
