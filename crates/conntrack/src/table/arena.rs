@@ -30,7 +30,7 @@ const BATCH: usize = 1;
 
 /// All slots.
 pub(super) struct Arena {
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    chunks: Box<[OnceLock<Box<[Slot; CHUNK]>>]>,
     common: Mutex<Common>,
 }
 
@@ -93,16 +93,16 @@ impl Arena {
 }
 
 #[cfg(not(loom))]
-fn new_chunk() -> Box<[Slot]> {
+fn new_chunk() -> Box<[Slot; CHUNK]> {
     use zerocopy::FromZeros;
-    <[Slot]>::new_box_zeroed_with_elems(CHUNK).unwrap_or_else(|_| {
+    <[Slot; CHUNK]>::new_box_zeroed().unwrap_or_else(|_| {
         std::alloc::handle_alloc_error(std::alloc::Layout::new::<[Slot; CHUNK]>());
     })
 }
 
 #[cfg(loom)]
-fn new_chunk() -> Box<[Slot]> {
-    (0..CHUNK).map(|_| Slot::new()).collect()
+fn new_chunk() -> Box<[Slot; CHUNK]> {
+    Box::new(std::array::from_fn(|_| Slot::new()))
 }
 
 #[cfg(all(test, not(loom)))]

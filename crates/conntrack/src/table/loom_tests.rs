@@ -130,7 +130,7 @@ fn mark_and_label_are_read_together() {
 fn a_packet_of_a_connection_that_is_gone_changes_no_other() {
     while_a_slot_is_used_again(|slot, first| {
         let version = u64::from(first) << 32;
-        if let Some(line) = slot.line(version) {
+        if let Some(line) = slot.line(version, false) {
             assert_eq!(line.class_deadline as u32, 10);
             slot.exchange_deadline(line.class_deadline, 20);
         }
@@ -149,7 +149,7 @@ fn the_end_is_that_of_the_last_state() {
         let other = slot.clone();
         let version = u64::from(first) << 32;
         let thread = loom::thread::spawn(move || {
-            if let Some(line) = other.line(version) {
+            if let Some(line) = other.line(version, false) {
                 other.exchange_deadline(line.class_deadline, 20);
             }
         });
@@ -157,6 +157,6 @@ fn the_end_is_that_of_the_last_state() {
         slot.set_deadline(first, 15);
         thread.join().unwrap();
         assert!(slot.exchange_deadline(u64::from(tuple(1).class) << 32 | 15, 16));
-        assert!(slot.line(version).is_none());
+        assert!(slot.line(version, false).is_none());
     });
 }

@@ -77,6 +77,8 @@ pub struct Deadlines {
     /// The policy and the timeout that `deadline` is for: mostly those of all packets. One bit more where there is none yet.
     of: u32,
     deadline: u32,
+    /// The deadline, where connections that have it pass: mostly, it was put off to that a moment ago. One bit more where none passes.
+    usual: u64,
     /// How many deadlines there are that pass, from the tick after this one on.
     passing: u32,
 }
@@ -84,7 +86,7 @@ pub struct Deadlines {
 impl Deadlines {
     /// For packets that come now.
     pub fn new(moment: Moment) -> Deadlines {
-        Deadlines { moment, of: u32::MAX, deadline: 0, passing: 0 }
+        Deadlines { moment, of: u32::MAX, deadline: 0, usual: u64::MAX, passing: 0 }
     }
 
     /// Makes them those of packets of a remembered connection.
@@ -103,6 +105,19 @@ impl Deadlines {
         self.deadline = self.moment.deadline(seconds);
         // Another thread's clock may be a tick ahead.
         self.passing = self.deadline.saturating_add(1).saturating_sub(self.moment.tick);
+        self.usual = if self.lets_pass(self.deadline) { self.deadline.into() } else { u64::MAX };
+    }
+
+    /// Whether a connection passes with what its first line says, before anything was stored.
+    #[inline(always)]
+    fn let_pass(&self, class_deadline: u64) -> bool {
+        self.is_usual(class_deadline) || self.lets_pass(class_deadline as u32)
+    }
+
+    /// Whether the deadline is neither over nor put off.
+    #[inline(always)]
+    fn is_usual(&self, class_deadline: u64) -> bool {
+        class_deadline & 0xffff_ffff == self.usual
     }
 
     /// Whether a connection with this deadline passes: its time is not over, and its policy has not got so much shorter that the
@@ -159,9 +174,9 @@ impl Table {
     /// The same, for a connection whose place is known.
     #[inline(always)]
     pub fn pass_simple_at(&self, Place(slot): Place<'_>, remembered: &Remembered, now: &mut Deadlines) -> bool {
-        let Some(line) = slot.line(remembered.version) else { return false };
+        let Some(line) = slot.line(remembered.version, remembered.reply) else { return false };
         now.set(&self.policies, remembered);
-        if !now.lets_pass(line.class_deadline as u32) {
+        if !now.let_pass(line.class_deadline) {
             return false;
         }
         put_off(slot, line.class_deadline, now);
@@ -186,14 +201,14 @@ impl Table {
         liberal: bool,
         now: &mut Deadlines,
     ) -> bool {
-        let Some(line) = slot.line(remembered.version) else { return false };
+        let Some(line) = slot.line(remembered.version, remembered.reply) else { return false };
         now.set(&self.policies, remembered);
-        if !now.lets_pass(line.class_deadline as u32) {
+        if !now.let_pass(line.class_deadline) {
             return false;
         }
         let Remembered { reply, shifts, .. } = *remembered;
         let Some(sent) = Ends::pass(line.state, line.sent, reply, shifts, segment, liberal) else { return false };
-        if !slot.exchange_sent(reply, line.sent[usize::from(reply)], sent) {
+        if !slot.exchange_sent(reply, line.sent[0], sent) {
             return false;
         }
         put_off(slot, line.class_deadline, now);
@@ -204,7 +219,7 @@ impl Table {
 /// Puts the end of a connection off, ten times a second at most.
 #[inline(always)]
 fn put_off(slot: &Slot, class_deadline: u64, now: &Deadlines) {
-    if now.deadline > class_deadline as u32 {
+    if !now.is_usual(class_deadline) && now.deadline > class_deadline as u32 {
         // Whoever was faster has stored a deadline as good as this, or that of another state.
         slot.exchange_deadline(class_deadline, now.deadline);
     }
@@ -257,6 +272,22 @@ mod tests {
         assert!(table.find(&tuple, at(1147)).is_some(), "which does not bring the end nearer");
         assert!(!table.pass_simple(&remembered, Moment::of(at(1148))));
         assert!(table.find(&tuple, at(1147)).is_some(), "nothing has changed");
+    }
+
+    /// A deadline that is what a packet would put it off to is no sign that the connection has not ended: with a timeout of zero, both
+    /// are now.
+    #[test]
+    fn nothing_passes_with_a_timeout_of_zero() {
+        let table = Table::new(10, [1, 2]);
+        let (_, remembered) = udp(&table);
+        let mut timeouts = Timeouts::default();
+        timeouts.set(Timeout::UdpMultiple, 0);
+        table.policies.set(0, &timeouts).unwrap();
+        // The connection ends at tick 310.
+        let end = Moment::of(at(300));
+        let deadline = table.arena.get(remembered.slot).deadline();
+        assert_eq!((end.tick, end.deadline(0)), (deadline, deadline));
+        assert!(!table.pass_simple(&remembered, end));
     }
 
     /// Whatever verdicts depend on has another version afterwards.

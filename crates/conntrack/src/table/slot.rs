@@ -234,6 +234,7 @@ pub(super) struct Locked<'a> {
 /// What an established packet reads of a connection's first line.
 pub(super) struct Line {
     pub(super) state: u64,
+    /// What packets of its direction change, and those of the other one.
     pub(super) sent: [u64; 2],
     pub(super) class_deadline: u64,
 }
@@ -526,12 +527,13 @@ impl Slot {
         (state & !STATE_BITS == tag(wanted)).then(|| Seen::from_bits(state as u8))
     }
 
-    /// What the first line says of the connection, if it still has the version that it had once, and nobody holds its lock.
+    /// What the first line says of the connection, if it still has the version that it had once, and nobody holds its lock; to packets
+    /// of this direction.
     #[inline(always)]
-    pub(super) fn line(&self, version: u64) -> Option<Line> {
+    pub(super) fn line(&self, version: u64, reply: bool) -> Option<Line> {
         let line = Line {
             state: self.state.load(Ordering::Relaxed),
-            sent: self.sent(),
+            sent: [reply, !reply].map(|reply| self.sent[usize::from(reply)].load(Ordering::Relaxed)),
             class_deadline: self.class_deadline.load(Ordering::Relaxed),
         };
         // A version never comes back: what was read since it was seen first belongs to it. Orders as in `is_same`.

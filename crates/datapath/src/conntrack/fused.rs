@@ -9,13 +9,13 @@
 //! closes a connection, or lies outside of the windows, a wrong checksum, and whatever comes after a change of the
 //! connection's state, mark or label.
 
-use ::conntrack::protocol::tcp::Segment;
 use ::conntrack::table::Table;
 use ::conntrack::table::remembered::{Deadlines, Moment, Place};
 use packet::{BATCH_SIZE, Offload, Packet, Time};
 
+use super::Conntrack;
 use super::trail::Trail;
-use super::{Conntrack, verify};
+use super::verify::{self, Expected};
 use crate::actions::program::{Program, Way};
 use crate::classify::bits;
 use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated, in_words};
@@ -219,24 +219,13 @@ impl ShortWay<'_> {
         let (mut passed, mut long) = (0u32, 0u32);
         for i in bits(those) {
             let connection = connections.connections[i];
-            let ip = connection.ip.into();
-            let segment = if TCP {
-                verify::tcp_segment(&packets[i], ip)
-            } else {
-                verify::is_right_udp(&packets[i], ip).then(Segment::default)
-            };
+            let goes = (long == 0 || !connections.has_one_of(i, long)) && self.holds(&connection.later, &meta.headers);
             // Not in closures, which would not be compiled for the processor's level.
-            let passes = match (connections.places[i], segment) {
-                (Some(place), Some(segment))
-                    if (long == 0 || !connections.has_one_of(i, long))
-                        && self.holds(&connection.later, &meta.headers) =>
-                {
-                    let (table, remembered) = (self.table, &connection.remembered);
-                    if TCP {
-                        table.pass_tcp_at(place, remembered, &segment, self.liberal, &mut self.now)
-                    } else {
-                        table.pass_simple_at(place, remembered, &mut self.now)
-                    }
+            let passes = match connections.places[i] {
+                Some(place) if goes && TCP => self.passes_tcp(&packets[i], place, connection),
+                Some(place) if goes => {
+                    verify::is_right_udp(&packets[i], connection.ip.into())
+                        && self.table.pass_simple_at(place, &connection.remembered, &mut self.now)
                 }
                 _ => false,
             };
@@ -246,15 +235,42 @@ impl ShortWay<'_> {
             }
             passed |= 1 << i;
             self.sum.packets |= 1 << i;
-            if connection.translated == Translated::Short {
-                let partial = packets[i].offload().flags & Offload::NEEDS_CSUM != 0;
-                connection.translation.apply(packets[i].data_mut(), ip, connection.transport.into(), TCP, partial);
-            } else if connection.translated == Translated::Long {
-                translate(self.fused, connection, meta.found[i].action, &mut packets[i]);
+            if connection.translated != Translated::No {
+                self.translate::<TCP>(connection, meta.found[i].action, &mut packets[i]);
             }
             meta.found[i] = connection.result();
         }
         passed
+    }
+
+    /// Whether a packet is a right segment that passes. IPv6 has code of its own, so that what is read over IPv4 stays in registers.
+    #[inline(always)]
+    fn passes_tcp(&mut self, packet: &Packet, place: Place<'_>, connection: &Fused) -> bool {
+        match verify::tcp_segment_over_ipv4(packet, connection.ip.into()) {
+            Expected::Right(segment) => {
+                self.table.pass_tcp_at(place, &connection.remembered, &segment, self.liberal, &mut self.now)
+            }
+            Expected::Wrong => false,
+            Expected::Other => self.passes_tcp_over_ipv6(packet, place, connection),
+        }
+    }
+
+    #[inline(never)]
+    fn passes_tcp_over_ipv6(&mut self, packet: &Packet, place: Place<'_>, connection: &Fused) -> bool {
+        verify::tcp_segment_over_ipv6(packet, connection.ip.into()).is_some_and(|segment| {
+            self.table.pass_tcp_at(place, &connection.remembered, &segment, self.liberal, &mut self.now)
+        })
+    }
+
+    /// Translates a packet of a connection, whose entry has this action.
+    #[inline(always)]
+    fn translate<const TCP: bool>(&self, connection: &Fused, action: FastAction, packet: &mut Packet) {
+        if connection.translated == Translated::Long {
+            return translate(self.fused, connection, action, packet);
+        }
+        let partial = packet.offload().flags & Offload::NEEDS_CSUM != 0;
+        let (ip, transport) = (connection.ip.into(), connection.transport.into());
+        connection.translation.apply(packet.data_mut(), ip, transport, TCP, partial);
     }
 }
 

@@ -55,30 +55,41 @@ fn is_right_udp_over_ipv6(packet: &Packet, packet_bytes: &[u8]) -> bool {
         && (!to_verify(packet.offload()).transport || is_right_above_ipv6(head, ip_proto::UDP, all))
 }
 
-/// The TCP segment of a packet whose IP header begins at `ip`, without options or extensions; `None` where a length or a
-/// checksum is wrong.
-#[inline(always)]
-pub fn tcp_segment(packet: &Packet, ip: usize) -> Option<Segment> {
-    let packet_bytes = packet.data().get(ip..)?;
-    if let Some(head) = packet_bytes.first_chunk::<{ IPV4 + TCP }>()
-        && head[0] >> 4 == 4
-    {
-        let all = packet_bytes.get(..usize::from(word(head, 2)))?;
-        let verify = to_verify(packet.offload());
-        if all.len() < IPV4 + TCP
-            || verify.ip && !is_right_header(head)
-            || verify.transport && !is_right_above_ipv4(head, ip_proto::TCP, all)
-        {
-            return None;
-        }
-        return segment(head[IPV4..].first_chunk()?, all.len() - IPV4);
-    }
-    tcp_segment_over_ipv6(packet, packet_bytes)
+/// What was found where a TCP segment over IPv4 is expected.
+pub enum Expected {
+    /// One whose lengths and checksums are right.
+    Right(Segment),
+    /// One with a wrong length or checksum.
+    Wrong,
+    /// No IPv4 header that is followed by one of TCP.
+    Other,
 }
 
-#[inline(never)]
-fn tcp_segment_over_ipv6(packet: &Packet, packet_bytes: &[u8]) -> Option<Segment> {
-    let (head, all) = ipv6(packet_bytes)?;
+/// The TCP segment of a packet whose IPv4 header begins at `ip`, without options.
+#[inline(always)]
+pub fn tcp_segment_over_ipv4(packet: &Packet, ip: usize) -> Expected {
+    let Some(packet_bytes) = packet.data().get(ip..) else { return Expected::Wrong };
+    let Some(head) = packet_bytes.first_chunk::<{ IPV4 + TCP }>() else { return Expected::Other };
+    if head[0] >> 4 != 4 {
+        return Expected::Other;
+    }
+    let Some(all) = packet_bytes.get(..usize::from(word(head, 2))) else { return Expected::Wrong };
+    let verify = to_verify(packet.offload());
+    if all.len() < IPV4 + TCP
+        || verify.ip && !is_right_header(head)
+        || verify.transport && !is_right_above_ipv4(head, ip_proto::TCP, all)
+    {
+        return Expected::Wrong;
+    }
+    match head[IPV4..].first_chunk().and_then(|tcp| segment(tcp, all.len() - IPV4)) {
+        Some(segment) => Expected::Right(segment),
+        None => Expected::Wrong,
+    }
+}
+
+/// The same over IPv6, without extensions; `None` where it is not one, or a length or the checksum is wrong.
+pub fn tcp_segment_over_ipv6(packet: &Packet, ip: usize) -> Option<Segment> {
+    let (head, all) = ipv6(packet.data().get(ip..)?)?;
     let tcp = all[IPV6..].first_chunk::<TCP>()?;
     if to_verify(packet.offload()).transport && !is_right_above_ipv6(head, ip_proto::TCP, all) {
         return None;
@@ -239,7 +250,11 @@ mod tests {
     fn read(bytes: &[u8], proto: u8) -> Option<Segment> {
         let packet = Packet::from_slice(bytes);
         match proto {
-            ip_proto::TCP => tcp_segment(&packet, 0),
+            ip_proto::TCP => match tcp_segment_over_ipv4(&packet, 0) {
+                Expected::Right(segment) => Some(segment),
+                Expected::Wrong => None,
+                Expected::Other => tcp_segment_over_ipv6(&packet, 0),
+            },
             _ => is_right_udp(&packet, 0).then(Segment::default),
         }
     }
