@@ -330,7 +330,7 @@ impl<R: Classified> Classifier<R> {
     pub fn find(&self, pattern: &Pattern, priority: u16) -> Option<&Arc<R>> {
         let subtable = self.subtables.get(self.find_subtable(pattern)?)?;
         let row = subtable.row(pattern)?;
-        row.position(priority).ok().and_then(|at| row.rules().get(at))
+        row.position(priority, R::priority).ok().and_then(|at| row.rules().get(at))
     }
 
     /// Every rule, in no particular order.
@@ -480,7 +480,7 @@ impl<R: Classified> Subtable<R> {
         let hash = short(self.layout.hash_all(values));
         let same = |row: &Row<R>| row.hash() == hash && row.best().pattern().values == *values;
         if let Some(row) = self.rows.find_mut(spread(hash), same) {
-            return match row.position(priority) {
+            return match row.position(priority, R::priority) {
                 Ok(at) => Some(row.replace(at, rule)),
                 Err(at) => {
                     *self.priorities.entry(priority).or_default() += 1;
@@ -507,7 +507,7 @@ impl<R: Classified> Subtable<R> {
         let same = |row: &Row<R>| row.hash() == hash && row.best().pattern().values == pattern.values;
         let mut entry = self.rows.find_entry(spread(hash), same).ok()?;
         let row = entry.get_mut();
-        let at = row.position(priority).ok()?;
+        let at = row.position(priority, R::priority).ok()?;
         let count = self.priorities.get_mut(&priority).expect("every rule is counted");
         *count -= 1;
         if *count == 0 {

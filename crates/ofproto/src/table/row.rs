@@ -6,8 +6,6 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::classifier::Classified;
-
 /// The rules that share mask and values.
 pub(super) enum Row<R> {
     One {
@@ -90,11 +88,9 @@ impl<R> Row<R> {
         }
         Some(removed)
     }
-}
 
-impl<R: Classified> Row<R> {
     /// The position of the rule of this priority, or where it would have to be inserted.
-    pub fn position(&self, priority: u16) -> Result<usize, usize> {
-        self.rules().binary_search_by(|rule| priority.cmp(&rule.priority()))
+    pub fn position(&self, priority: u16, of: impl Fn(&R) -> u16) -> Result<usize, usize> {
+        self.rules().binary_search_by(|rule| priority.cmp(&of(rule)))
     }
 }

@@ -99,7 +99,7 @@ fn finish_v4(ip: &mut [u8], offset: u16, more: bool) {
     let Ok((header, _)) = ipv4::Header::mut_from_prefix(ip) else { return };
     let len = usize::from(header.version_ihl & 15) * 4;
     header.total_len.set(total);
-    header.flags_offset.set(offset / UNIT as u16 | if more { ipv4::MORE_FRAGMENTS } else { 0 });
+    header.flags_offset.set((offset / UNIT as u16) | if more { ipv4::MORE_FRAGMENTS } else { 0 });
     header.checksum.set(0);
     let sum = checksum::checksum(&ip[..len]);
     if let Ok((header, _)) = ipv4::Header::mut_from_prefix(ip) {
