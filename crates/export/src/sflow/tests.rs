@@ -1,0 +1,179 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::tunnel::Kind;
+
+fn settings() -> Sflow {
+    Sflow { targets: Vec::new(), sampling: 64, polling: Duration::ZERO, header: 128, agent: None, sub_id: 0 }
+}
+
+fn agent(settings: Sflow) -> Agent {
+    Agent::new(settings, Ipv4Addr::new(10, 0, 0, 1).into(), Time(0))
+}
+
+fn at(seconds: u64) -> Moment {
+    Moment { now: Time(0) + Duration::from_secs(seconds), wall: Duration::ZERO }
+}
+
+/// Counters of `ports` interfaces, from 1 on.
+struct Ports(u32);
+
+impl Counters for Ports {
+    fn ports(&self, _: u32) -> Vec<PolledPort> {
+        (1..=self.0).map(|ifindex| PolledPort { ifindex, port: ifindex + 100 }).collect()
+    }
+
+    fn port(&self, _: u32, port: u32) -> Option<PortCounters> {
+        Some(PortCounters { name: format!("p{port}"), ..PortCounters::default() })
+    }
+
+    fn switch(&self) -> SwitchCounters {
+        SwitchCounters { hits: 7, ..SwitchCounters::default() }
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    assert_eq!(bytes.len() % 4, 0, "XDR has whole words");
+    bytes.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect()
+}
+
+/// The samples of a datagram: tag, and words.
+fn samples(datagram: &[u8]) -> Vec<(u32, Vec<u32>)> {
+    let words = words(datagram);
+    let mut rest = &words[7..];
+    let mut found = Vec::new();
+    while let [tag, len, after @ ..] = rest {
+        let (sample, after) = after.split_at(*len as usize / 4);
+        found.push((*tag, sample.to_vec()));
+        rest = after;
+    }
+    assert_eq!(words[6] as usize, found.len());
+    found
+}
+
+#[test]
+fn a_datagram_as_the_specification_has_it() {
+    let (mut agent, mut sent) = (agent(settings()), Vec::new());
+    let sample = Sample {
+        protocol: datagram::header_protocol(0),
+        header: vec![0xaa; 14],
+        frame_len: 60,
+        input: 3,
+        output: output(1, 4),
+        src_tci: 0xa005,
+        dst_tci: 0x1007,
+        ..Sample::default()
+    };
+    agent.sample(&sample, at(0), &mut sent);
+    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    let expected = [
+        // Version, agent's address, sub-agent, sequence, uptime, samples.
+        [5, 1, 0x0a00_0001, 0, 1, 1000, 1].as_slice(),
+        // Flow sample, length, sequence, source, rate, pool, drops, input, output, records.
+        &[1, 96, 1, 2 << 24 | 1000, 64, 64, 0, 3, 4, 2],
+        // Raw header: length, protocol, frame with its check sequence, stripped, bytes, padded.
+        &[1, 32, 1, 64, 4, 14, 0xaaaa_aaaa, 0xaaaa_aaaa, 0xaaaa_aaaa, 0xaaaa_0000],
+        // Switch: VLAN and priority, in and out.
+        &[1001, 16, 5, 5, 7, 0],
+    ]
+    .concat();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(words(&sent[0]), expected);
+}
+
+#[test]
+fn tunnels_and_labels() {
+    let tunnel = Tunnel {
+        kind: Kind::Vxlan,
+        src: Ipv4Addr::new(1, 1, 1, 1),
+        dst: Ipv4Addr::new(2, 2, 2, 2),
+        tos: 4,
+        src_port: 0,
+        dst_port: 4789,
+        id: 77,
+    };
+    let gre = Tunnel { kind: Kind::Gre, dst_port: 0, id: 0, ..tunnel.clone() };
+    let sample =
+        Sample { ingress: Some(gre), egress: Some(tunnel), mpls: vec![0x1234_5020, 0x20], ..Sample::default() };
+    let (mut agent, mut sent) = (agent(settings()), Vec::new());
+    agent.sample(&sample, at(0), &mut sent);
+    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    let (_, sample) = samples(&sent[0]).remove(0);
+    let expected = [
+        [1024, 32, 0, 47, 0x0101_0101, 0x0202_0202, 0, 0, 0, 4].as_slice(),
+        &[1023, 32, 0, 17, 0x0101_0101, 0x0202_0202, 0, 4789, 0, 4],
+        &[1029, 4, 77],
+        // The last label, and no other, is the bottom of the stack.
+        &[1006, 24, 1, 0, 0, 2, 0x1234_5020, 0x120],
+    ]
+    .concat();
+    assert_eq!(sample[7], 6, "records");
+    assert_eq!(sample[8 + 6 + 6..], expected);
+}
+
+#[test]
+fn where_a_packet_goes() {
+    assert_eq!(output(0, 5), 0x4000_0100);
+    assert_eq!(output(1, 5), 5);
+    assert_eq!(output(1, 0), 0x8000_0001);
+    assert_eq!(output(3, 5), 0x8000_0003);
+    assert_eq!(output(1, u32::MAX), 0x8000_0001, "no number of an interface");
+}
+
+#[test]
+fn no_datagram_is_too_long_and_no_sample_is_missing() {
+    let (mut agent, mut sent) = (agent(Sflow { header: u16::MAX, ..settings() }), Vec::new());
+    for n in 0..500 {
+        let header = vec![0; n * 37 % 9000];
+        agent.sample(
+            &Sample { frame_len: header.len() as u32, header, mpls: vec![0; 3], ..Sample::default() },
+            at(0),
+            &mut sent,
+        );
+    }
+    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    assert!(sent.iter().all(|datagram| datagram.len() <= MAX_DATAGRAM));
+    let numbers: Vec<_> = sent.iter().flat_map(|datagram| samples(datagram)).map(|(_, sample)| sample[0]).collect();
+    assert_eq!(numbers, (1..=500).collect::<Vec<_>>());
+    let sequence: Vec<_> = sent.iter().map(|datagram| words(datagram)[4]).collect();
+    assert_eq!(sequence, (1..=sent.len() as u32).collect::<Vec<_>>());
+}
+
+#[test]
+fn lost_samples_are_told() {
+    let (mut agent, mut sent) = (agent(settings()), Vec::new());
+    agent.lose(9);
+    agent.sample(&Sample::default(), at(0), &mut sent);
+    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    assert_eq!(samples(&sent[0])[0].1[4], 9);
+}
+
+#[test]
+fn the_counters_of_each_port_come_once_in_an_interval() {
+    let mut agent = agent(Sflow { polling: Duration::from_secs(10), ..settings() });
+    let mut seen = HashMap::new();
+    for second in 1..=40 {
+        let mut sent = Vec::new();
+        agent.tick(0, true, &Ports(100), at(second), &mut sent);
+        let sources: Vec<_> = sent.iter().flat_map(|datagram| samples(datagram)).map(|(_, s)| (s[1], s[0])).collect();
+        assert!(sources.len() <= 11, "they are spread: {}", sources.len());
+        for (source, number) in sources {
+            let count = seen.entry(source).or_insert(0);
+            *count += 1;
+            assert_eq!(number, *count, "samples of a source are numbered");
+        }
+    }
+    assert_eq!(seen.len(), 101);
+    assert!(seen.values().all(|&n| n == 4), "{seen:?}");
+}
+
+#[test]
+fn a_long_pause_is_one_tick() {
+    let mut agent = agent(Sflow { polling: Duration::from_secs(1), ..settings() });
+    let mut sent = Vec::new();
+    agent.tick(0, false, &Ports(3), at(1000), &mut sent);
+    assert_eq!(sent.iter().flat_map(|datagram| samples(datagram)).count(), 3);
+    assert_eq!(agent.next(), at(1001).now);
+    agent.tick(0, false, &Ports(3), at(1000), &mut sent);
+    assert_eq!(sent.len(), 1);
+}
