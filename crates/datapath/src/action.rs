@@ -3,6 +3,7 @@
 //! These are never netlink attributes and never OpenFlow bytes. Their text form is that of OVS's datapath actions
 //! (ovs-dpctl(8)). A flow's actions are compiled into a program when the flow is installed, see `actions/program.rs`.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use packet::Key;
@@ -108,6 +109,13 @@ pub enum Action {
     TunnelSet(Arc<TunnelSet>),
     /// Take the headers of a tunnel away, and classify what it carried as received at the tunnel's port.
     TunnelPop(Decapsulation),
+    /// Run actions on a copy of some packets; the packets go on unchanged.
+    Sample {
+        /// How many packets, of `u32::MAX`.
+        probability: u32,
+        /// What to do with them.
+        actions: Vec<Action>,
+    },
     /// Drop the packet if it exceeds the rate of the meter, or raise its drop precedence.
     Meter(Arc<Meter>),
     /// Drop the packet for this reason. An empty list drops with [`DropReason::Rule`].
@@ -154,10 +162,9 @@ impl Rewrite {
 ///
 /// There is a variant for each kind of receiver, and the layer above tells them apart by an exhaustive `match`
 /// ([`Upcall::punt`](crate::Upcall::punt)): the compiler leads from a new variant to all places that handle, print
-/// and parse it. A sample for a collector (sFlow, IPFIX) becomes a variant with its rate and collector set; a frame
-/// of a protocol that the switch itself takes part in (LACP, BFD, CFM, LLDP, STP) becomes one with the protocol. In
-/// OVS's text these are the arguments `sFlow(...)`, `flow_sample(...)`, `ipfix(...)` and `slow_path(...)` of
-/// `userspace`.
+/// and parse it. A frame of a protocol that the switch itself takes part in (LACP, BFD, CFM, LLDP, STP) becomes one
+/// with the protocol. In OVS's text these are the arguments `controller(...)`, `sFlow(...)`, `flow_sample(...)`,
+/// `ipfix(...)` and `slow_path(...)` of `userspace`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Punt {
     /// A packet-in, for controllers.
@@ -176,6 +183,81 @@ pub enum Punt {
         /// The upper layer's number of the bridge that it was for.
         bridge: u32,
     },
+    /// A sample for sFlow.
+    Sflow(SflowPunt),
+    /// A sample for IPFIX.
+    Ipfix(IpfixPunt),
+}
+
+impl Punt {
+    /// Whether it is a sample, which changes nothing of what becomes of the packet.
+    pub fn is_sample(&self) -> bool {
+        matches!(self, Punt::Sflow(_) | Punt::Ipfix(_))
+    }
+}
+
+/// A sample for sFlow. In text it is `sFlow(...)`, as in OVS.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SflowPunt {
+    /// The upper layer's number of the bridge.
+    pub bridge: u32,
+    /// The VLAN tag that the packet leaves with.
+    pub vlan_tci: u16,
+    /// Where it goes, in sFlow's form.
+    pub output: u32,
+    /// The tunnel that it goes into, if it goes nowhere else.
+    pub tunnel: Option<SentTunnel>,
+    /// The MPLS labels that it leaves with, outermost first, if it goes to one port.
+    pub mpls: Vec<u32>,
+}
+
+/// The outer headers of a tunnel over IPv4 that a packet goes into.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SentTunnel {
+    /// Kind.
+    pub kind: tunnel::config::Kind,
+    /// Source.
+    pub src: Ipv4Addr,
+    /// Destination.
+    pub dst: Ipv4Addr,
+    /// Type of service.
+    pub tos: u8,
+    /// UDP ports; zero where there are none, and for a source that each packet has of its own.
+    pub ports: (u16, u16),
+    /// Key of the tunnel.
+    pub id: u64,
+}
+
+/// A sample for IPFIX. In text it is `ipfix(...)` or `flow_sample(...)`, as in OVS.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpfixPunt {
+    /// The upper layer's number of the bridge.
+    pub bridge: u32,
+    /// What an action of the tables has asked for; `None` for the bridge as a whole.
+    pub flow: Option<FlowSample>,
+    /// The port that the packet goes to, where it is sampled on its way out.
+    pub output: Option<PortNo>,
+    /// The tunnel port that it goes to, if its tunnel is told.
+    pub tunnel_port: Option<PortNo>,
+    /// Its tunnel.
+    pub tunnel: Option<SentTunnel>,
+    /// Whether the packet goes somewhere.
+    pub is_forwarded: bool,
+}
+
+/// What an action of the tables asks for that samples packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowSample {
+    /// How many packets, of 65535.
+    pub probability: u16,
+    /// The collector set.
+    pub collector_set: u32,
+    /// Observation domain.
+    pub obs_domain: u32,
+    /// Observation point.
+    pub obs_point: u32,
+    /// Whether they count as coming in or as going out; `None`: as their port says.
+    pub is_egress: Option<bool>,
 }
 
 /// A packet-in, without what only OpenFlow knows. In text it is `controller(...)`, as in OVS.

@@ -47,7 +47,8 @@ mod worker;
 
 pub use account::Account;
 pub use action::{
-    Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NESTING, PacketInPunt, PortNo, Punt, Rewrite, TunnelSet,
+    Action, Decapsulation, Encapsulation, FlowSample, HashAlgorithm, IpfixPunt, MAX_NESTING, PacketInPunt, PortNo,
+    Punt, Rewrite, SentTunnel, SflowPunt, TunnelSet,
 };
 pub use actions::encap::{MADE_UP, made_up_header};
 pub use config::Config;

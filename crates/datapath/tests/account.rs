@@ -37,6 +37,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     list.prop_recursive(3, 30, 4, |inner| {
         let nested = prop_oneof![
             inner.clone().prop_map(Action::Clone),
+            (any::<u32>(), inner.clone()).prop_map(|(probability, actions)| Action::Sample { probability, actions }),
             (10..300u16, inner.clone(), inner.clone()).prop_map(|(size, longer, others)| Action::CheckLength {
                 size,
                 longer,

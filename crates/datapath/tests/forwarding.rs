@@ -540,3 +540,26 @@ fn a_flow_is_found_by_its_key_and_mask() {
     dp.remove(ids[0]);
     assert_eq!(find(&specs[0]), None);
 }
+
+/// One packet in four is sent up, wherever it stands in its run, with its key, though the flow does not need one.
+#[test]
+fn some_packets_are_sampled_and_all_go_on() {
+    let (dp, clock, p) = by_hand(Config::default(), 2);
+    let upcall = ToPort::new(p[1].0, Field::UdpSrc, true);
+    dp.set_upcall(upcall.clone());
+    let sample = Action::Sample { probability: u32::MAX / 4, actions: vec![packet_in(7)] };
+    dp.install(flow(p[0].0, 0, &[], vec![sample, Action::PopVlan, Action::Output(p[1].0)])).unwrap();
+    let frame = udp(1, 2, 3, 4);
+    for _ in 0..200 {
+        (0..20).for_each(|_| p[0].1.give(&frame));
+        dp.poll();
+        clock.advance(Duration::from_millis(1));
+    }
+    assert_eq!(p[1].1.sent(), 4000);
+    let punts = upcall.punts.lock().unwrap();
+    assert!((860..1140).contains(&punts.len()), "{}", punts.len());
+    assert!(punts.iter().all(|(data, key, context)| {
+        let common = key.common();
+        *context == 7 && *data == frame && common.tp_dst.get() == 4 && common.nw_proto == 17
+    }));
+}

@@ -45,6 +45,7 @@ fn actions(ports: Vec<PortNo>) -> impl Strategy<Value = Vec<Action>> {
         let list = || prop::collection::vec(inner.clone(), 0..4);
         prop_oneof![
             list().prop_map(Action::Clone),
+            list().prop_map(|actions| Action::Sample { probability: u32::MAX, actions }),
             (list(), list()).prop_map(|(longer, others)| Action::CheckLength { size: 66, longer, others }),
         ]
     });
@@ -176,6 +177,7 @@ fn renumbered(actions: &[Action], ports: &[PortNo]) -> Vec<Action> {
     let one = |action: &Action| match action {
         Action::Output(port) => Action::Output(ports[port.0 as usize]),
         Action::Clone(inner) => Action::Clone(list(inner)),
+        Action::Sample { probability, actions } => Action::Sample { probability: *probability, actions: list(actions) },
         Action::CheckLength { size, longer, others } => {
             Action::CheckLength { size: *size, longer: list(longer), others: list(others) }
         }

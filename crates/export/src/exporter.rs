@@ -88,6 +88,11 @@ impl Exporter {
         self.queue.push(sample)
     }
 
+    /// Whether any bridge exports anything.
+    pub fn exports(&self) -> bool {
+        !self.state.lock().bridges.is_empty()
+    }
+
     /// Samples that were lost for want of room.
     pub fn lost(&self) -> u64 {
         self.queue.lost()
@@ -96,6 +101,9 @@ impl Exporter {
     /// Does what samples and the time ask for. Returns when it is to be called again.
     pub fn run(&self, at: Moment, counters: &dyn Counters) -> Time {
         let mut state = self.state.lock();
+        for sflow in state.bridges.values_mut().filter_map(|bridge| bridge.sflow.as_mut()) {
+            sflow.start(at.now, counters);
+        }
         let samples = self.queue.take();
         state.tell_lost(self.queue.lost());
         for sample in samples {
@@ -158,10 +166,7 @@ impl State {
         // One agent tells the counters of the switch.
         let mut is_global = true;
         for (&id, bridge) in &mut self.bridges {
-            if let Some(sflow) = &mut bridge.sflow
-                && let Some(agent) = sflow.agent_by(at.now)
-            {
-                let (agent, collectors) = agent;
+            if let Some(SflowAgent { agent: Some(agent), collectors, .. }) = &mut bridge.sflow {
                 agent.tick(id, is_global, counters, at, collectors.at(at.now));
                 next = next.min(agent.next());
                 is_global = false;
@@ -180,20 +185,20 @@ impl State {
 impl SflowAgent {
     fn new(settings: &Sflow, now: Time) -> SflowAgent {
         let collectors = Collectors::open(&settings.targets, now);
-        let mut agent = SflowAgent { agent: None, settings: settings.clone(), collectors };
-        agent.agent_by(now);
-        agent
+        SflowAgent { agent: None, settings: settings.clone(), collectors }
     }
 
-    /// The agent, as soon as it has an address.
-    fn agent_by(&mut self, now: Time) -> Option<(&mut Agent, &mut Collectors)> {
-        if self.agent.is_none() {
-            let address = self.settings.agent.or_else(|| self.collectors.local_address());
-            // There is no way to any collector yet, and what is sent gets nowhere.
-            let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-            self.agent = Some(Agent::new(self.settings.clone(), address, now));
+    /// Starts the agent, unless it runs.
+    fn start(&mut self, now: Time, counters: &dyn Counters) {
+        if self.agent.is_some() {
+            return;
         }
-        Some((self.agent.as_mut()?, &mut self.collectors))
+        let named = self.settings.agent.as_deref();
+        let named = named.and_then(|agent| agent.parse().ok().or_else(|| counters.address(agent)));
+        let address = named.or_else(|| self.collectors.local_address());
+        // Without an address, there is no way to any collector either.
+        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        self.agent = Some(Agent::new(self.settings.clone(), address, now));
     }
 }
 
@@ -288,6 +293,9 @@ mod tests {
         fn port(&self, _: u32, _: u32) -> Option<PortCounters> {
             None
         }
+        fn address(&self, device: &str) -> Option<IpAddr> {
+            (device == "eth7").then_some(Ipv4Addr::new(10, 7, 7, 7).into())
+        }
         fn switch(&self) -> SwitchCounters {
             SwitchCounters::default()
         }
@@ -325,6 +333,23 @@ mod tests {
         // The agent has the address by which it sends.
         assert_eq!(bytes[..12], [0, 0, 0, 5, 0, 0, 0, 1, 127, 0, 0, 1]);
         assert_eq!((bytes[27], n % 4), (1, 0), "one sample");
+    }
+
+    #[test]
+    fn an_agent_has_the_address_of_its_device() {
+        let (socket, target) = collector();
+        for (agent, expected) in [("eth7", [10, 7, 7, 7]), ("10.1.2.3", [10, 1, 2, 3]), ("gone", [127, 0, 0, 1])] {
+            let exporter = Exporter::default();
+            let mut wanted = sflow(target);
+            wanted.sflow.as_mut().unwrap().agent = Some(agent.into());
+            exporter.set(0, &wanted, at(0));
+            exporter.submit(Sample::Sflow(Box::default()));
+            exporter.run(at(0), &NoCounters);
+            exporter.run(at(1000), &NoCounters);
+            let mut bytes = [0; 2000];
+            socket.recv(&mut bytes).unwrap();
+            assert_eq!(bytes[8..12], expected, "{agent}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a bridge exports, and to whom: the tables sFlow, NetFlow, IPFIX and Flow_Sample_Collector_Set of OVS's schema.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The port of a collector for sFlow, where its target has none.
@@ -35,8 +35,9 @@ pub struct Sflow {
     pub polling: Duration,
     /// Most bytes of a packet.
     pub header: u16,
-    /// The address that the agent says it has; `None`: that by which it sends to the collectors.
-    pub agent: Option<IpAddr>,
+    /// The address that the agent says it has, or the device that has it. `None`, or where that has none: the address by
+    /// which it sends to the collectors.
+    pub agent: Option<String>,
     /// Which of the host's agents it is.
     pub sub_id: u32,
 }

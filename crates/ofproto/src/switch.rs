@@ -113,6 +113,8 @@ pub struct Switch {
     pub(crate) underlay: Arc<Underlay>,
     /// Packets that wait for neighbours.
     pub(crate) neighbour_waits: NeighbourWaits,
+    /// Sends samples and flow records to collectors.
+    pub(crate) exporter: export::exporter::Exporter,
     /// Packets that were to be translated one by one, and were dropped.
     pub(crate) slow_drops: AtomicU64,
     /// Where the tables drop packets.
@@ -170,6 +172,7 @@ impl Switch {
             interners: Interners::default(),
             underlay,
             neighbour_waits: NeighbourWaits::default(),
+            exporter: Default::default(),
             slow_drops: AtomicU64::new(0),
             drop_sites: DropSites::default(),
             trace_log: TraceLog::default(),
@@ -577,6 +580,9 @@ fn without_outputs(actions: &[Action]) -> Vec<Action> {
     let kept = actions.iter().filter(|action| !sends_on(action));
     let inside = |action: &Action| match action {
         Action::Clone(inner) => Action::Clone(without_outputs(inner)),
+        Action::Sample { probability, actions } => {
+            Action::Sample { probability: *probability, actions: without_outputs(actions) }
+        }
         Action::CheckLength { size, longer, others } => {
             Action::CheckLength { size: *size, longer: without_outputs(longer), others: without_outputs(others) }
         }

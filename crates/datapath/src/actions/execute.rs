@@ -5,7 +5,7 @@ use std::sync::Arc;
 use packet::flow::Blocks;
 use packet::flow::extract::{Layers, VlanLimit, extract};
 use packet::flow::hash::Hasher;
-use packet::{Key, Offload, Packet, Time};
+use packet::{Batch, Key, Offload, Packet, Time};
 use ports::Offloads;
 use ports::offload::{OffloadError, complete};
 
@@ -13,6 +13,7 @@ use crate::action::PortNo;
 use crate::actions::encap;
 use crate::actions::flow_hash::{connection_hash, flow_hash};
 use crate::actions::program::{Disposition, Needs, Program, Step};
+use crate::actions::sample::{Sampler, Sampling};
 use crate::conntrack::{Conntrack, metadata};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::{CARRIED_BLOCKS, Tunnelled};
@@ -64,7 +65,7 @@ impl<'a> KeyView<'a> {
     pub fn follow(&mut self, step: &Step) {
         let validity = match step {
             // Tracking says itself what it has changed.
-            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear => return,
+            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Sample(_) => return,
             Step::Meter(meter) if !meter.remarks() => return,
             Step::Rewrite(rewriter) if rewriter.only_metadata() => return,
             // An extraction stops behind the last tag that it parses. After a pop, the headers behind that tag can be
@@ -158,6 +159,8 @@ pub struct Executor {
     pub tunnelled_from: PortNo,
     /// For the hash action.
     pub hasher: Hasher,
+    /// For the sample action.
+    pub sampler: Sampler,
     /// Connection tracking, which all workers share.
     pub conntrack: Arc<Conntrack>,
     /// How often packets were tracked that belong to no established connection.
@@ -287,6 +290,11 @@ impl Executor {
             }
             Step::CtClear => metadata::clear(view.key),
             Step::Meter(meter) => return self.meter(meter, packet, view),
+            Step::Sample(sampling) => {
+                if self.sampler.next(sampling, 1).is_some() {
+                    self.run_sample(sampling, packet, view, next);
+                }
+            }
             Step::Hash { algorithm, basis } if view.validity == KeyValidity::All => {
                 let hash = flow_hash(&self.hasher, *algorithm, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
@@ -451,6 +459,28 @@ impl Executor {
             self.with_key_copy(view, |executor, view| executor.run_rest(steps, end, part, view, next));
         });
         self.count_segments(parts, result, view.in_port());
+    }
+
+    /// Takes samples of the packets of a run.
+    #[inline]
+    pub(super) fn sample_all(&mut self, sampling: &Sampling, packets: &Batch, view: &mut KeyView<'_>, next: Pass) {
+        let mut rest = &packets[..];
+        while let Some(before) = self.sampler.next(sampling, rest.len()) {
+            self.run_sample(sampling, &rest[before], view, next);
+            rest = &rest[before + 1..];
+        }
+    }
+
+    /// Runs the program for a packet that is taken as a sample, on a copy with a key of its own.
+    #[cold]
+    fn run_sample(&mut self, sampling: &Sampling, packet: &Packet, view: &mut KeyView<'_>, next: Pass) {
+        let Some(copy) = self.copy(packet, view.in_port()) else { return };
+        self.with_key_copy(view, |executor, view| {
+            // The packets of a run have less in common than the program may need.
+            view.validity = KeyValidity::Nothing;
+            view.refresh(copy.data(), true, executor.vlan_limit);
+            executor.run(&sampling.program, copy, view, next);
+        });
     }
 
     /// Runs a clone. Its changes to the key must not be visible to the steps behind it.

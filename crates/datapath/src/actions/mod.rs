@@ -8,5 +8,6 @@ mod meter;
 pub mod program;
 mod rewrite;
 pub mod runs;
+pub mod sample;
 pub mod tunnel;
 mod tunnel_pop;

@@ -15,6 +15,7 @@ use crate::action::{Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NES
 use crate::actions::compact::CompactRewrite;
 use crate::actions::encap::MADE_UP;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
+use crate::actions::sample::Sampling;
 use crate::drop::DropReason;
 use crate::meter::Meter;
 
@@ -110,6 +111,8 @@ pub enum Step {
     TunnelPush(Arc<Encapsulation>),
     /// Drop the packet if it exceeds a rate, or raise its drop precedence.
     Meter(Arc<Meter>),
+    /// Run a program on copies of some packets.
+    Sample(Box<Sampling>),
 }
 
 /// What [`Step::PushHeader`] puts before packets.
@@ -218,6 +221,9 @@ impl Program {
                     Step::Copy(Disposition::RunByLength { size: *size, longer: nested(longer), others: nested(others) })
                 }
                 Action::Meter(meter) => Step::Meter(meter.clone()),
+                Action::Sample { probability, actions } => {
+                    Step::Sample(Box::new(Sampling::new(*probability, Program::compile_nested(actions, depth + 1))))
+                }
                 Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
             let ends = matches!(step, Step::Copy(Disposition::Drop(_)));
@@ -239,7 +245,7 @@ impl Program {
             match step {
                 Step::Copy(last) => end = last,
                 // The connection outlives the packet, and so does what the meter has counted.
-                Step::Ct(_) | Step::Meter(_) => steps.push(step),
+                Step::Ct(_) | Step::Meter(_) | Step::Sample(_) => steps.push(step),
                 _ => continue,
             }
             break;
@@ -324,7 +330,8 @@ impl Program {
     pub fn rewrites_to(&self) -> Option<PortNo> {
         match self.end {
             Disposition::Output { port, max_len: u32::MAX } if self.needs != Needs::Key && !self.writes_metadata => {
-                let more = self.steps.iter().any(|step| matches!(step, Step::Copy(_) | Step::Meter(_)));
+                let more =
+                    self.steps.iter().any(|step| matches!(step, Step::Copy(_) | Step::Meter(_) | Step::Sample(_)));
                 (!more).then_some(port)
             }
             _ => None,
@@ -406,7 +413,8 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             | Step::Ct(_)
             | Step::CtClear
             | Step::TunnelPush(_)
-            | Step::Meter(_) => return None,
+            | Step::Meter(_)
+            | Step::Sample(_) => return None,
         }
     }
     Some(compact)
@@ -425,6 +433,8 @@ impl Step {
             Step::PushVlan { .. } | Step::PopVlan | Step::CtClear | Step::TunnelPush(_) | Step::Meter(_) => {
                 Needs::Nothing
             }
+            // The few packets that are taken are looked at for themselves.
+            Step::Sample(_) => Needs::Nothing,
             Step::PushMpls { .. } | Step::PopMpls { .. } | Step::Hash { .. } | Step::Ct(_) => Needs::Key,
             Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh => Needs::Key,
         }
@@ -440,6 +450,7 @@ impl Step {
             Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::TunnelPush(_) | Step::Meter(_) => {
                 false
             }
+            Step::Sample(_) => false,
         }
     }
 
@@ -447,13 +458,17 @@ impl Step {
     fn reads_type(&self) -> bool {
         match self {
             Step::Copy(copy) => copy.reads_type(),
-            Step::PushHeader(_) | Step::PopNsh | Step::PopMpls { .. } => true,
+            Step::PushHeader(_) | Step::PopNsh | Step::PopMpls { .. } | Step::Sample(_) => true,
             _ => false,
         }
     }
 
     fn recirculations(&self) -> u16 {
-        if let Step::Copy(copy) = self { copy.recirculations() } else { 0 }
+        match self {
+            Step::Copy(copy) => copy.recirculations(),
+            Step::Sample(sampling) => sampling.program.recirculations,
+            _ => 0,
+        }
     }
 
     /// By how many bytes a packet grows at most.
@@ -478,7 +493,7 @@ impl Step {
             Step::PushMpls { ethertype, lse } => return push_mpls(packet, layers, *ethertype, *lse),
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
             Step::TunnelPush(headers) => return headers.push(packet),
-            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Meter(_) => {}
+            Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Meter(_) | Step::Sample(_) => {}
             Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh => {}
         }
         true

@@ -278,6 +278,10 @@ impl Executor {
                 view.follow(step);
                 continue;
             }
+            if let Step::Sample(sampling) = step {
+                self.sample_all(sampling, packets, view, next);
+                continue;
+            }
             let mut lost = 0u32;
             for (at, packet) in packets.iter_mut().enumerate() {
                 lost |= u32::from(self.step(step, packet, view, next) != Stepped::Done) << at;

@@ -9,7 +9,7 @@ use packet::put;
 use super::argument::{argument, integer};
 use super::key::{Parser, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
-use super::{Context, Error, ct, nsh, tunnel};
+use super::{Context, Error, ct, nsh, sample, tunnel};
 use crate::action::{Action, HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
@@ -37,6 +37,7 @@ pub const ACTIONS: &[(&str, &str)] = &[
     ("trunc", "trunc(BYTES): send at most this much with the next output"),
     ("clone", "clone(ACTIONS): run actions on a copy"),
     ("check_pkt_len", "check_pkt_len(size=BYTES,gt(ACTIONS),le(ACTIONS)): run one of two lists, by the length"),
+    ("sample", "sample(sample=PERCENT%,actions(ACTIONS)): run actions on a copy of some packets"),
     ("drop", "drop: drop the packet"),
 ];
 
@@ -93,6 +94,8 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
                 format_controller(out, packet_in);
                 out.push(')');
             }
+            Punt::Sflow(punt) => sample::format_sflow(out, punt),
+            Punt::Ipfix(punt) => sample::format_ipfix(out, punt),
             Punt::Slow | Punt::Unresolved { .. } | Punt::Neighbour { .. } => {
                 out.push_str("userspace(pid=0,slow_path(action))")
             }
@@ -127,6 +130,12 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             out.push(')');
         }
         Action::Truncate { max_len } => put!(out, "trunc({max_len})"),
+        Action::Sample { probability, actions } => {
+            let percent = 100.0 * f64::from(*probability) / f64::from(u32::MAX);
+            put!(out, "sample(sample={percent:.1}%,actions(");
+            format_actions(out, actions, flow, context);
+            out.push_str("))");
+        }
         Action::Clone(actions) if let [Action::Meter(_), Action::Punt(_)] = &actions[..] => {
             out.push_str("sample(sample=100.0%,actions(");
             format_actions(out, actions, flow, context);
@@ -281,7 +290,8 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
         ("trunc", Some('(')) => Action::Truncate { max_len: integer("trunc", value, u32::MAX)? },
         ("clone", Some('(')) => Action::Clone(parse_clone(value, ports, depth)?),
         ("check_pkt_len", Some('(')) => parse_check_length(value, ports, depth)?,
-        ("tnl_push" | "tnl_pop" | "meter" | "sample", Some('(')) => {
+        ("sample", Some('(')) => parse_sample(value, ports, depth)?,
+        ("tnl_push" | "tnl_pop" | "meter", Some('(')) => {
             return Err(argument(item.key, value, "made by the OpenFlow tables alone; a flow cannot be added with it"));
         }
         ("drop", None) => Action::Drop(DropReason::Rule),
@@ -293,6 +303,20 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
 /// `clone(drop)` is what a clone without actions prints.
 fn parse_clone(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Vec<Action>, Error> {
     if text == "drop" { Ok(Vec::new()) } else { parse_list(text, ports, depth + 1) }
+}
+
+fn parse_sample(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Action, Error> {
+    let (mut probability, mut actions) = (None, Vec::new());
+    for item in Items::new(text) {
+        let item = item?;
+        match item.key {
+            "sample" => probability = Some(sample::parse_percent(item.value)?),
+            "actions" => actions = parse_clone(item.value, ports, depth)?,
+            other => return Err(argument("sample", other, "sample=PERCENT%, actions(...)")),
+        }
+    }
+    let probability = probability.ok_or_else(|| argument("sample", text, "sample=PERCENT%, actions(...)"))?;
+    Ok(Action::Sample { probability, actions })
 }
 
 fn parse_check_length(text: &str, ports: &dyn PortNames, depth: usize) -> Result<Action, Error> {

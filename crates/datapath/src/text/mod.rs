@@ -9,6 +9,7 @@ mod ct;
 pub mod key;
 mod nsh;
 mod options;
+mod sample;
 pub mod section;
 #[cfg(test)]
 mod tests;

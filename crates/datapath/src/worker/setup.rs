@@ -6,6 +6,7 @@ use packet::{Clock, Time};
 
 use crate::action::PortNo;
 use crate::actions::execute::Executor;
+use crate::actions::sample::Sampler;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::config::Config;
@@ -65,6 +66,8 @@ impl Worker {
             tunnelled: Box::default(),
             tunnelled_from: PortNo(0),
             hasher: table.hasher.clone(),
+            // Workers have distances of their own.
+            sampler: Sampler::new(config.seed[0].rotate_left(32) ^ number as u64),
             conntrack: conntrack.clone(),
             unestablished: 0,
             unestablished_cycles: 0,

@@ -127,6 +127,9 @@ pub trait Counters {
     /// The counters of a port, if it is still there.
     fn port(&self, bridge: u32, port: u32) -> Option<PortCounters>;
 
+    /// The address of a device.
+    fn address(&self, device: &str) -> Option<IpAddr>;
+
     /// Those of the switch.
     fn switch(&self) -> SwitchCounters;
 }

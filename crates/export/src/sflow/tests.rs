@@ -27,6 +27,10 @@ impl Counters for Ports {
         Some(PortCounters { name: format!("p{port}"), ..PortCounters::default() })
     }
 
+    fn address(&self, _: &str) -> Option<IpAddr> {
+        None
+    }
+
     fn switch(&self) -> SwitchCounters {
         SwitchCounters { hits: 7, ..SwitchCounters::default() }
     }

@@ -131,8 +131,7 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => {
             matching.map_or(Ok(()), |matching| check_headers(action, matching, known))
         }
-        // Not made yet: flow samples.
-        Action::Sample(_) => Err(OfError::OFPBAC_BAD_TYPE),
+        Action::Sample(sample) if sample.probability == 0 => Err(OfError::OFPBAC_BAD_ARGUMENT),
         _ => Ok(()),
     }
 }

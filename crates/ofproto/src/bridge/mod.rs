@@ -20,6 +20,7 @@
 mod bundle;
 pub(crate) mod check;
 mod deletion;
+mod export;
 mod flows;
 mod groups;
 mod in_band;

@@ -42,6 +42,8 @@ impl Switch {
         drop(forwarding);
         self.subscribers.write().retain(|_, (id, _)| *id != bridge.id());
         self.revalidate();
+        // The last packets are credited.
+        bridge.forget_export();
         Ok(())
     }
 

@@ -34,6 +34,7 @@ use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::port::Device;
 use crate::model::port_numbers::PortNumbers;
+use crate::model::sampling::Sampling;
 use crate::model::tunnels::Tunnels;
 use crate::model::underlay::Underlay;
 use crate::model::users::Users;
@@ -153,6 +154,8 @@ pub(crate) struct BridgeState {
     /// What the rules do.
     pub instructions: InstructionSet,
     pub mirrors: Vec<MirrorState>,
+    /// What is sampled for collectors.
+    pub sampling: Sampling,
     /// What the tun_metadata fields stand for.
     pub tlv: Arc<FieldTable>,
     /// What is to be reached through the bridge itself.
@@ -168,6 +171,7 @@ impl BridgeState {
         let mut bridge = BridgeState {
             id,
             mirrors: Vec::new(),
+            sampling: Sampling::default(),
             macs: MacLearning::new(config.mac),
             controllers: Controllers::default(),
             frag: FragHandling::Normal,

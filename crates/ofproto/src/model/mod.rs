@@ -15,6 +15,7 @@
 //! | [`group`] | Groups and their counters |
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
+//! | `sampling` | What translation knows of what a bridge exports |
 //! | `selector` | How a select group chooses among its buckets |
 //! | `shared` | What the state of bridges and that of their ports both have |
 //! | [`tunnels`] | Tunnel ports, and where packets come out of tunnels |
@@ -35,6 +36,7 @@ pub mod mirror;
 pub(crate) mod port;
 pub(crate) mod port_numbers;
 mod ranks;
+pub(crate) mod sampling;
 pub mod selector;
 pub(crate) mod shared;
 pub(crate) mod tlv;

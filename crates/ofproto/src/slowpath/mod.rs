@@ -43,6 +43,7 @@ pub(crate) mod requests;
 mod revalidate;
 pub(crate) mod revalidators;
 pub(crate) mod round;
+mod samples;
 pub(crate) mod trace_log;
 mod upcall;
 pub(crate) mod waiting;

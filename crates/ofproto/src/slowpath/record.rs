@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapath::FlowStats;
+use export::netflow::{Credit, FlowKey, NetFlow};
 use packet::flow::{BLOCKS, BlockId};
 use packet::wire::tcp::flags;
 use packet::{Key, Time};
@@ -55,9 +56,27 @@ pub(crate) struct FlowRecord {
     pub deps: SmallVec<[Deps; 1]>,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
+    /// Which of NetFlow's flows the packets belong to.
+    pub netflow: Option<Box<NetflowCredit>>,
     /// Keeps recirculation states and punts alive, and tells what it depends on
     /// ([`BridgeState::groups_have_dependents`]).
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Which of NetFlow's flows packets belong to.
+pub(crate) struct NetflowCredit {
+    /// The flows of the bridge.
+    pub flows: Arc<NetFlow>,
+    /// Which one.
+    pub key: FlowKey,
+    /// Where its packets go.
+    pub output: u16,
+}
+
+impl NetflowCredit {
+    fn is_same(&self, other: &NetflowCredit) -> bool {
+        Arc::ptr_eq(&self.flows, &other.flows) && (self.key, self.output) == (other.key, other.output)
+    }
 }
 
 /// How packets pass a tunnel port.
@@ -238,12 +257,12 @@ impl FlowRecord {
             self.mirrors.len(),
             self.holds.len(),
         ];
-        others == [0; 6] && self.macs.is_empty() && !self.volatile
+        others == [0; 6] && self.macs.is_empty() && !self.volatile && self.netflow.is_none()
     }
 
     /// Whether it is about the addresses of one packet, so that other flows hardly ever have an equivalent one.
     pub fn is_for_one_flow(&self) -> bool {
-        !self.macs.is_empty()
+        !self.macs.is_empty() || self.netflow.is_some()
     }
 
     /// Whether both credit the same and depend on the same, whenever they were made.
@@ -266,6 +285,11 @@ impl FlowRecord {
             && self.drop_site.as_ref().map(Arc::as_ptr) == other.drop_site.as_ref().map(Arc::as_ptr)
             && self.macs.is_equivalent(&other.macs)
             && same(&self.deps, &other.deps, deps)
+            && match (&self.netflow, &other.netflow) {
+                (None, None) => true,
+                (Some(a), Some(b)) => a.is_same(b),
+                _ => false,
+            }
             && self.volatile == other.volatile
             && same(&self.holds, &other.holds, |a, b| std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)))
     }
@@ -314,6 +338,9 @@ impl FlowRecord {
             site.add(packets, bytes);
         }
         self.hops.iter().for_each(|hop| hop.note_use(used));
+        if let Some(netflow) = &self.netflow {
+            netflow.flows.credit(&netflow.key, &Credit { output: netflow.output, packets, bytes, used, tcp_flags });
+        }
         self.credit_passed(Passed([0; 5]), self.passed(), packets, bytes, used);
         for Below { headers, from, to } in &self.below {
             self.credit_passed(*from, *to, 0, packets * u64::from(*headers), used);
@@ -347,6 +374,13 @@ impl FlowRecord {
         }
         for mirror in part(&self.mirrors, from[4], to[4]) {
             mirror.add(packets, bytes);
+        }
+    }
+
+    /// Tells NetFlow that a datapath flow has ended. Other datapath flows with its packets begin another flow there.
+    pub fn end_netflow(&self) {
+        if let Some(netflow) = &self.netflow {
+            netflow.flows.end(&netflow.key);
         }
     }
 

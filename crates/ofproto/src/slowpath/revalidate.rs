@@ -377,6 +377,7 @@ impl Switch {
         for flow in flows {
             if let Some(record) = flow.tag.downcast_ref::<FlowRecord>() {
                 record.credit_stats(&forwarding, &flow.rest, false);
+                record.end_netflow();
             }
         }
         self.apply_mac_uses(&forwarding);

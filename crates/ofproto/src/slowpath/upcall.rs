@@ -101,6 +101,8 @@ impl Upcall for Switch {
                 self.unresolved(packet, key, question, continuation, now);
             }
             Punt::Slow => self.translate_one(packet, key, now),
+            Punt::Sflow(punt) => self.sample_sflow(packet, key, punt),
+            Punt::Ipfix(punt) => self.sample_ipfix(packet, key, punt),
             &Punt::Neighbour { bridge } => self.listen(packet, BridgeId(bridge), now),
         }
     }

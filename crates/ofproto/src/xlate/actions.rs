@@ -116,12 +116,16 @@ impl Ctx<'_, '_> {
     fn action(&mut self, action: &Action) -> bool {
         self.keep_copies_for(action);
         match action {
-            Action::Output { port, max_len } => self.output_action(*port, *max_len),
-            Action::OutputReg { src, max_len } => self.output_reg(src, *max_len),
-            Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len),
+            Action::Output { port, max_len } => {
+                self.with_netflow_output(|ctx| ctx.output_action(*port, *max_len));
+            }
+            Action::OutputReg { src, max_len } => self.with_netflow_output(|ctx| ctx.output_reg(src, *max_len)),
+            Action::OutputTrunc { port, max_len } => {
+                self.with_netflow_output(|ctx| ctx.output_trunc(*port, *max_len));
+            }
             Action::Controller(c) if c.pause => self.pause(c),
             Action::Controller(c) => self.punt_by(c.meter, c.reason, c.id, Some(c.max_len), &c.userdata, false),
-            Action::Enqueue { port, queue } => self.enqueue(*port, *queue),
+            Action::Enqueue { port, queue } => self.with_netflow_output(|ctx| ctx.enqueue(*port, *queue)),
             Action::SetVlanVid { vid, push } => self.set_vlan(0xfff, *vid, *push),
             Action::SetVlanPcp { pcp, push } => self.set_vlan(0xe000, u16::from(*pcp) << 13, *push),
             Action::StripVlan => headers::pop_vlan(&mut self.flow, &mut self.wc),
@@ -175,6 +179,7 @@ impl Ctx<'_, '_> {
             Action::Ct(ct) => self.ct(ct),
             Action::CtClear => self.ct_clear(),
             Action::Meter(id) => self.meter(*id),
+            Action::Sample(sample) => self.sample_action(sample),
             Action::Note(_) => {}
             Action::SetTunMetadata(value) => self.set_tun(value),
             Action::DeleteField(index) => self.delete_field(*index),

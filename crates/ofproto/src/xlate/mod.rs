@@ -28,6 +28,7 @@
 //! | `copies` | Parts of the packet that were copied to registers |
 //! | `ct` | Connection tracking |
 //! | `packet_type` | Packet types |
+//! | `sample` | Samples for collectors, and what NetFlow is told |
 //! | `headers` | VLAN tags and MPLS labels of a key |
 //! | `tun_fields` | Fields for options of tunnels |
 //! | `tunnel_metadata` | These options, before and after a translation |
@@ -62,6 +63,9 @@ mod mirror;
 mod normal;
 mod output;
 mod packet_type;
+mod sample;
+#[cfg(test)]
+mod sample_tests;
 pub mod steps;
 #[cfg(test)]
 mod tests;
@@ -216,7 +220,10 @@ pub(crate) fn translate(
         packet: input.key,
         entered: if input.frozen.is_some() { BridgeId(u32::MAX) } else { bridge.id },
         wc: initial_mask(input.key),
-        copies: copies::Copies::new(input.frozen.is_none() && input.packet_out.is_none()),
+        // NetFlow tells apart what registers are copied from.
+        copies: copies::Copies::new(
+            input.frozen.is_none() && input.packet_out.is_none() && bridge.sampling.netflow.is_none(),
+        ),
         out: Vec::new(),
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
@@ -249,9 +256,17 @@ pub(crate) fn translate(
         frozen_steps: Vec::new(),
         bytes: input.bytes,
         length: known_length::KnownLength::UNKNOWN,
+        destinations: sample::Destinations::default(),
         priority: input.key.common().skb_priority.get(),
     };
     ctx.run(input);
+    ctx.complete_samples();
+    if let Some(flows) = &bridge.sampling.netflow
+        && input.frozen.is_none()
+    {
+        ctx.match_netflow();
+        ctx.credit_netflow(flows);
+    }
     ctx.finish(input.key)
 }
 
@@ -363,6 +378,8 @@ struct Ctx<'a, 's> {
     bytes: Option<u64>,
     /// What is known about the length of the datapath's packet.
     length: known_length::KnownLength,
+    /// Where it goes, for its samples.
+    destinations: sample::Destinations,
     /// Priority that the packet came with.
     priority: u32,
 }
@@ -390,10 +407,12 @@ impl<'a> Ctx<'a, '_> {
             let id = self.flow.common().recirc_id.get();
             self.fail(XlateError::NoContext, &format!("Recirculation context not found for ID {id:x}"));
         } else if let Some(actions) = input.packet_out {
+            self.sample_received();
             self.mirror_received();
             self.steps(actions.iter().map(PipelineStep::Act));
             self.end_pipeline();
         } else if port.is_none_or(|port| self.may_receive(port)) {
+            self.sample_received();
             if let Some(port) = port.filter(|port| matches!(port.device, Device::Tunnel(_)))
                 && !self.receive_from_tunnel(port)
             {
@@ -406,6 +425,7 @@ impl<'a> Ctx<'a, '_> {
             self.cookie = self.first_cookie;
             self.end_pipeline();
         } else {
+            self.sample_received();
             self.not_sent(DropReason::InPortDown);
         }
         self.leave();
@@ -671,7 +691,7 @@ impl<'a> Ctx<'a, '_> {
 /// Whether a packet that was not sent for `reason` is dropped after these actions. One that a controller gets is not,
 /// unless the controller only learns that its TTL is over.
 fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
-    actions.iter().all(|action| match action {
+    actions.iter().filter(|action| !sample::only_samples(action)).all(|action| match action {
         DpAction::Output(_)
         | DpAction::Recirc(_)
         | DpAction::TunnelPop(_)

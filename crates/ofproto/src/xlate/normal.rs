@@ -120,6 +120,7 @@ impl Ctx<'_, '_> {
                 self.not_sent(DropReason::VlanNotAllowed);
             }
         }
+        self.note_flood();
     }
 
     /// The tags inside the bridge.

@@ -102,6 +102,7 @@ impl<'a> Ctx<'a, '_> {
                 self.output(port);
             }
         }
+        self.note_flood();
     }
 
     /// Sends the packet as it is now to a port, whichever it is.
@@ -146,14 +147,23 @@ impl<'a> Ctx<'a, '_> {
                 self.event(|| Event::Warning("Mirror truncate to ODPP_NONE, skipping output"));
             }
             (Device::Patch { peer, .. }, _) => self.cross_patch(state, peer),
-            (Device::Tunnel(tunnel), _) => self.send_through_tunnel(state, tunnel),
+            (Device::Tunnel(tunnel), _) => {
+                let before = self.destinations.clone();
+                self.send_through_tunnel(state, tunnel);
+                self.note_sent_through(state, before);
+            }
             (Device::Datapath(_), Some(port)) => {
                 self.commit();
                 if self.ends_tunnel_at(state) {
+                    self.note_sent(state);
                     return self.mirror_sent(state);
                 }
+                let truncate = self.out.pop_if(|action| matches!(action, DpAction::Truncate { .. }));
+                self.sample_sent(port, None);
+                self.out.extend(truncate);
                 self.truncate_for_mirror();
                 self.out.push(DpAction::Output(port));
+                self.note_sent(state);
                 self.mirror_sent(state);
             }
             (Device::Datapath(_), None) => self.not_sent(DropReason::NoSuchPort),

@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use datapath::{Action as DpAction, Decapsulation, DropReason, Encapsulation, PortNo, Punt, TunnelSet};
+use datapath::{Action as DpAction, Decapsulation, DropReason, Encapsulation, PortNo, Punt};
 use openflow::{Action, OfPort};
 use packet::flow::{frag, tun_flags};
 use packet::wire::{ethertype, icmpv6, ip_proto};
@@ -25,6 +25,7 @@ use tunnel::send::{self, Inner, SourcePorts};
 
 use super::commit::Pending;
 use super::packet_type;
+use super::sample::sent_tunnel;
 use super::trace::Event;
 use super::{Ctx, Headers, Mask, Translation, headers, is_ip, tunnel_metadata};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
@@ -173,13 +174,16 @@ impl<'a> Ctx<'a, '_> {
         }
         if self.forwarding.without_push_pop {
             self.detail(|| "output to kernel tunnel".into());
-            self.out.push(DpAction::TunnelSet(Arc::new(TunnelSet { metadata: only_of(config, &metadata) })));
+            self.set_tunnel(only_of(config, &metadata));
             self.commit();
             let to_bare =
                 config.packet_type == PacketType::LegacyL3 && packet_type::of(&self.flow) == packet_type::ETHERNET;
             if to_bare {
                 self.out.push(DpAction::PopEthernet);
             }
+            let tunnel = sent_tunnel(config, &metadata, metadata.src);
+            self.note_tunnel(tunnel.clone());
+            self.sample_sent(carrier, tunnel);
             self.truncate_for_mirror();
             self.out.push(DpAction::Output(carrier));
         } else {
@@ -193,7 +197,7 @@ impl<'a> Ctx<'a, '_> {
 
     /// What the port and the flow say of the outer headers. Has the mask match what of the packet that depends on.
     /// `None` where there is no room for the options.
-    fn metadata_for(&mut self, config: &Config) -> Option<Metadata> {
+    pub(super) fn metadata_for(&mut self, config: &Config) -> Option<Metadata> {
         let common = self.flow.common();
         let inner = is_ip(&self.flow).then_some(Inner { tos: common.nw_tos, ttl: common.nw_ttl });
         if inner.is_some() {
@@ -299,6 +303,7 @@ impl<'a> Ctx<'a, '_> {
         let (min, max) = route.source_ports;
         let (kind, ports) = (kind_number(tunnel.config.kind, outer.dst.is_ipv6()), SourcePorts::new(min, max));
         let sequence = tunnel.is_numbered().then(|| tunnel.sequence.clone());
+        self.note_tunnel(sent_tunnel(&tunnel.config, metadata, Some(outer.src)));
         let push = Encapsulation::new(carrier, dp_port, kind, headers, ports, sequence);
         let pop = has_ethernet.then_some(DpAction::PopEthernet);
         self.enter_underlay((pop, push), bridge, device, mac, own, &outer);
@@ -500,7 +505,7 @@ impl<'a> Ctx<'a, '_> {
 }
 
 /// What of the metadata a tunnel of this kind has a place for.
-fn only_of(config: &Config, metadata: &Metadata) -> Metadata {
+pub(super) fn only_of(config: &Config, metadata: &Metadata) -> Metadata {
     let mut all = *metadata;
     if config.kind != Kind::Vxlan {
         (all.gbp_id, all.gbp_flags) = (0, 0);

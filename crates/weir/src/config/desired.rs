@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use datapath::AutoBalance;
 use datapath::RxPolicy;
+use export::settings::BridgeExport;
 use ofproto::TableSettings;
 use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
 use openflow::{TableId, Version, Versions};
@@ -212,6 +213,9 @@ pub struct BridgeSettings {
     pub tables: BTreeMap<TableId, TableSettings>,
     /// Copies of packets (`mirrors`).
     pub mirrors: Vec<ofproto::Mirror>,
+    /// Samples and flow records for collectors (`sflow`, `netflow`, `ipfix`).
+    #[serde(skip)]
+    pub export: BridgeExport,
 }
 
 fn version_names<S: serde::Serializer>(versions: &Versions, serializer: S) -> Result<S::Ok, S::Error> {
@@ -237,6 +241,7 @@ impl Default for BridgeSettings {
             in_band_queue: None,
             tables: BTreeMap::new(),
             mirrors: Vec::new(),
+            export: BridgeExport::default(),
         }
     }
 }

@@ -229,6 +229,7 @@ impl LiveSwitch {
     fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.engine.switch.add_bridge(bridge_config(name, settings)).map_err(|e| e.to_string())?;
         self.engine.local_mtus.want(name, settings.local_mtu);
+        bridge.set_export(&settings.export);
         self.openflow.add_bridge(name, bridge).inspect_err(|_| {
             // Without its sockets the bridge could not be managed.
             let _ = self.engine.switch.remove_bridge(name);
@@ -239,6 +240,7 @@ impl LiveSwitch {
         let bridge = self.bridge(name)?;
         self.engine.local_mtus.want(name, settings.local_mtu);
         bridge.set_config(bridge_config(name, settings));
+        bridge.set_export(&settings.export);
         let local = bridge.port(OfPort::LOCAL);
         if local.is_some() {
             bridge.set_port_vlan(OfPort::LOCAL, port_vlan(&settings.local_vlans)).map_err(|e| e.to_string())?;

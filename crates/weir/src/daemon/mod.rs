@@ -4,6 +4,7 @@
 //! management (main)  control socket, OpenFlow, signals, the source: one task for each, none waits for work
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
+//! exporter           sends samples and flow records to collectors
 //! port-watch         notices what happens to the ports' devices
 //! netstate           follows the kernel's routes and neighbours
 //! handlers, workers  belong to the datapath
@@ -66,6 +67,7 @@ mod commands;
 mod compiler;
 mod configurator;
 mod engine;
+mod exporter;
 mod follow;
 mod ingress;
 mod links;
@@ -85,6 +87,7 @@ use apply::LiveSwitch;
 use commands::{Context, waiting};
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
+use exporter::ExporterThread;
 use netstate::NetWatch;
 use process::{exit, panic};
 use reload::{Asker, Reloader};
@@ -217,6 +220,8 @@ impl<S: ConfigSource> Daemon<S> {
     /// Runs the switch from its first state until it is told to end. No port is left then.
     async fn run_switch(self, engine: &Engine, first: Loaded) -> Result<(), Error> {
         let Daemon { settings, mut source, mut socket, mut outside, reloader, askers } = self;
+        // Ends last: the last flows are credited before.
+        let _exporter = ExporterThread::start(engine)?;
         let _revalidator = Revalidator::start(engine)?;
         let tls = Tls::default();
         let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone(), tls.clone()));

@@ -49,6 +49,7 @@ const OTHER: &str = "weir";
 /// The module of messages that name none, by the path of the code that logs them. The longest path that fits counts.
 const PATHS: &[(&str, &str)] = &[
     ("datapath", "dpif_netdev"),
+    ("export", "collectors"),
     ("ofproto", "ofproto"),
     ("ofproto::connection", "connmgr"),
     ("ofproto::model::mac", "ofproto_dpif"),

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::Context;
 use crate::daemon::aging;
 use crate::daemon::engine::Engine;
+use crate::daemon::exporter;
 use crate::unixctl::command::{Outcome, Reply};
 
 /// How long a step waits for packets under way, or for what the step before has made due.
@@ -58,6 +59,7 @@ fn take(engine: &Engine, step: Duration) {
     aging::forget_neighbours(&engine.switch, engine.timer.now());
     engine.switch.run(engine.timer.now());
     engine.datapath.settle(SETTLE_TIMEOUT);
+    exporter::run(&engine.switch);
 }
 
 /// The steps of a warp, in milliseconds.

@@ -72,23 +72,17 @@ pub const TABLES: &[TableColumns] = &[
             "datapath_type",
             "fail_mode",
             "flow_tables",
+            "ipfix",
             "mirrors",
             "name",
+            "netflow",
             "other_config",
             "ports",
             "protocols",
+            "sflow",
         ],
         written: &["datapath_id", "datapath_version"],
-        without_effect: &[
-            "auto_attach",
-            "flood_vlans",
-            "ipfix",
-            "mcast_snooping_enable",
-            "netflow",
-            "rstp_enable",
-            "sflow",
-            "stp_enable",
-        ],
+        without_effect: &["auto_attach", "flood_vlans", "mcast_snooping_enable", "rstp_enable", "stp_enable"],
         keys: &[
             "controller-queue-size",
             "datapath-id",
@@ -196,6 +190,42 @@ pub const TABLES: &[TableColumns] = &[
         without_effect: &[],
         keys: &[],
     },
+    TableColumns {
+        name: "sFlow",
+        read: &["agent", "header", "polling", "sampling", "targets"],
+        written: &[],
+        without_effect: &[],
+        keys: &[],
+    },
+    TableColumns {
+        name: "NetFlow",
+        read: &["active_timeout", "add_id_to_interface", "engine_id", "engine_type", "targets"],
+        written: &[],
+        without_effect: &[],
+        keys: &[],
+    },
+    TableColumns {
+        name: "IPFIX",
+        read: &[
+            "cache_active_timeout",
+            "cache_max_flows",
+            "obs_domain_id",
+            "obs_point_id",
+            "other_config",
+            "sampling",
+            "targets",
+        ],
+        written: &[],
+        without_effect: &[],
+        keys: &["enable-input-sampling", "enable-output-sampling", "enable-tunnel-sampling", "virtual_obs_id"],
+    },
+    TableColumns {
+        name: "Flow_Sample_Collector_Set",
+        read: &["bridge", "id", "ipfix"],
+        written: &[],
+        without_effect: &[],
+        keys: &[],
+    },
     TableColumns { name: "CT_Zone", read: &["limit", "timeout_policy"], written: &[], without_effect: &[], keys: &[] },
     TableColumns { name: "CT_Timeout_Policy", read: &["timeouts"], written: &[], without_effect: &[], keys: &[] },
     TableColumns { name: "QoS", read: &["queues"], written: &[], without_effect: &["other_config", "type"], keys: &[] },
@@ -215,8 +245,12 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 3] =
-        [include_str!("read.rs"), include_str!("mod.rs"), include_str!("../../../../ports/src/dpdk/settings.rs")];
+    const READERS: [&str; 4] = [
+        include_str!("read.rs"),
+        include_str!("mod.rs"),
+        include_str!("export.rs"),
+        include_str!("../../../../ports/src/dpdk/settings.rs"),
+    ];
 
     #[test]
     fn every_key_that_is_read_is_declared() {

@@ -32,6 +32,7 @@ use crate::timer::{DueWork, Timer};
 
 mod columns;
 mod conntrack;
+mod export;
 pub mod files;
 mod flow_tables;
 mod mirror;

@@ -14,6 +14,7 @@ use ovsdb::{Atom, Replica, Row};
 use ports::registry;
 
 use super::conntrack;
+use super::export;
 use super::files::Files;
 use super::flow_tables;
 use super::mirror;
@@ -85,6 +86,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
     state.desired.dpdk = dpdk(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
     state.desired.datapath.flow_restore_wait = waits;
+    let mut agents = 0;
     for row in root.references("bridges").filter_map(|uuid| replica.row("Bridge", uuid)) {
         let Some(name) = row.string("name") else { continue };
         // Sockets and devices bear the bridge's name: it has to be a file's.
@@ -92,7 +94,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
             state.warnings.insert(format!("ignoring bridge with invalid name {name:?}"));
             continue;
         }
-        let mut bridge = state.bridge(replica, row, name, rules);
+        let mut bridge = state.bridge(replica, row, name, rules, &mut agents);
         if waits {
             bridge.controllers.clear();
         }
@@ -260,7 +262,8 @@ impl DatabaseState {
         }
     }
 
-    fn bridge(&mut self, replica: &Replica, row: &Row, name: &str, rules: &Rules) -> Bridge {
+    /// `agents` counts sFlow's agents.
+    fn bridge(&mut self, replica: &Replica, row: &Row, name: &str, rules: &Rules, agents: &mut u32) -> Bridge {
         let datapath_type = row.string("datapath_type").unwrap_or_default();
         let dummies = match rules.dummy {
             Dummy::Override => true,
@@ -302,6 +305,9 @@ impl DatabaseState {
                 Err(problem) => self.warn(format!("bridge {name}: {problem}")),
             }
         }
+        let (exported, problems) = export::read(replica, row, agents);
+        bridge.settings.export = exported;
+        problems.into_iter().for_each(|problem| self.warn(format!("bridge {name}: {problem}")));
         bridge.settings.mirrors.sort_by(|a, b| a.name.cmp(&b.name));
         for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
             let Some((target, settings)) = self.controller(controller, (name, row)) else { continue };

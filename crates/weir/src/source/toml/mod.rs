@@ -22,6 +22,7 @@
 //!
 //! - `reader`: typed values out of a document, with the line of each
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ use crate::config::error::{ConfigError, ConfigErrors, nearest};
 use crate::config::origins::{Loaded, Origins, port_key};
 use crate::flow_text;
 
+mod export;
 mod reader;
 use reader::{Document, Item, Section};
 
@@ -158,7 +160,10 @@ fn read_root(mut root: Section) -> Desired {
         conntrack: root.section("conntrack").map(read_conntrack).unwrap_or_default(),
         tls: root.section("tls").map(read_tls).unwrap_or_default(),
         dpdk: root.section("dpdk").map(read_dpdk).unwrap_or_default(),
-        bridges: root.named("bridge", read_bridge),
+        bridges: {
+            let agents = Cell::new(0);
+            root.named("bridge", |name, section| read_bridge(name, section, &agents))
+        },
     };
     root.finish();
     desired
@@ -323,11 +328,15 @@ fn read_zone(mut s: Section) -> CtZone {
     CtZone { limit, timeouts: timeouts.into_values().collect() }
 }
 
-fn read_bridge(name: &str, mut s: Section) -> Bridge {
+/// `agents` counts sFlow's agents.
+fn read_bridge(name: &str, mut s: Section, agents: &Cell<u32>) -> Bridge {
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         s.error("the name of a bridge is part of a file's name: no '/', no '.' at the start, not empty");
     }
-    let settings = read_bridge_settings(&mut s, name);
+    let mut settings = read_bridge_settings(&mut s, name);
+    let mut count = agents.get();
+    settings.export = export::read(&mut s, &mut count);
+    agents.set(count);
     let ports = s.named("port", read_port);
     check_ofports(&s, &ports);
     let mut controllers = BTreeMap::new();
