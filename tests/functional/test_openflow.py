@@ -174,10 +174,3 @@ def test_learn_keeps_to_its_limit(ovs):
     count = lambda match: int(re.search(r"n_packets=(\d+)", ovs.ofctl("dump-flows", "br0", match))[1])
     until(lambda: (count("table=2,reg0=1"), count("table=2,reg0=0")) == (2, 2), what="two learnt, two refused")
     assert ovs.ofctl("dump-flows", "br0", "table=1").count("cookie=0x7") == 2
-
-
-@pytest.mark.parametrize("action", ["sample(probability=1,collector_set_id=1)",
-                                    "clone(sample(probability=1,collector_set_id=1))"])
-def test_an_action_that_would_do_nothing_is_refused(ovs, action):
-    assert "OFPBAC_BAD_TYPE" in refusal(ovs, "add-flow", "br0", f"actions={action},output:1")
-    assert flows(ovs) == []

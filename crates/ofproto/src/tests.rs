@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datapath::Action as Dp;
-use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc, Sample, SampleDirection};
+use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
 use openflow::{
     Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, Instructions, Match,
     OfError, OfPort, PacketInReason, PacketOut, PortStatus, Subfield, TableId,
@@ -428,24 +428,6 @@ fn the_end_of_a_connection_lowers_the_timeouts_of_its_flow() {
     let removed = recorder.removed.lock();
     let told: Vec<_> = removed.iter().map(|flow| (flow.reason, flow.idle_timeout, flow.hard_timeout)).collect();
     assert_eq!(told, [(FlowRemovedReason::IdleTimeout, 5, 40); 2]);
-}
-
-#[test]
-fn actions_that_would_do_nothing_are_refused() {
-    let (bed, _) = bed(1);
-    let sample = Sample {
-        probability: 65535,
-        collector_set: 1,
-        obs_domain: 0,
-        obs_point: 0,
-        sampling_port: OfPort::ANY,
-        direction: SampleDirection::Default,
-    };
-    let sample = Action::Sample(Box::new(sample));
-    for actions in [vec![sample.clone()], vec![Action::Clone(vec![sample])]] {
-        assert_eq!(bed.bridge.flow_mod(&add(port(1), actions.clone())), Err(OfError::OFPBAC_BAD_TYPE));
-        assert_eq!(bed.bridge.check_packet_out(&actions), Err(OfError::OFPBAC_BAD_TYPE));
-    }
 }
 
 #[test]

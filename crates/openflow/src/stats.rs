@@ -61,6 +61,10 @@ pub enum MultipartRequest {
     },
     /// Changes of flow monitors (OpenFlow 1.4, and extensions).
     FlowMonitor(Vec<FlowMonitorRequest>),
+    /// What the bridge's exporter of IPFIX has done (an extension).
+    IpfixBridge,
+    /// What its exporters for collector sets have done (an extension).
+    IpfixFlow,
 }
 
 /// A multipart reply, or one of several with the same xid.
@@ -100,6 +104,37 @@ pub enum MultipartReply {
     MeterConfig(Vec<MeterConfig>),
     /// What flow monitors are told, also unasked (OpenFlow 1.4, and extensions).
     FlowMonitor(Vec<FlowUpdate>),
+    /// What the bridge's exporter of IPFIX has done.
+    IpfixBridge(IpfixStats),
+    /// What its exporters for collector sets have done.
+    IpfixFlow(Vec<IpfixStats>),
+}
+
+/// What an exporter of IPFIX has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct IpfixStats {
+    /// Flows so far.
+    pub flows: u64,
+    /// Flows in its cache.
+    pub current_flows: u64,
+    /// Packets that were sampled.
+    pub packets: u64,
+    /// Those of IPv4 with a known protocol.
+    pub ipv4: u64,
+    /// Those of IPv6 with a known protocol.
+    pub ipv6: u64,
+    /// Those that records do not tell in full.
+    pub errors: u64,
+    /// Of these, IPv4.
+    pub ipv4_errors: u64,
+    /// Of these, IPv6.
+    pub ipv6_errors: u64,
+    /// Messages that were sent, for each collector.
+    pub sent: u64,
+    /// Messages that could not be sent.
+    pub not_sent: u64,
+    /// The collector set; zero for the bridge's exporter.
+    pub collector_set: u32,
 }
 
 /// Description of the switch.

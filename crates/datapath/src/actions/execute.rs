@@ -12,8 +12,8 @@ use ports::offload::{OffloadError, complete};
 use crate::action::PortNo;
 use crate::actions::encap;
 use crate::actions::flow_hash::{connection_hash, flow_hash};
-use crate::actions::program::{Disposition, Needs, Program, Step};
-use crate::actions::sample::{Sampler, Sampling};
+use crate::actions::program::{Disposition, Needs, Program, Sample, Step};
+use crate::actions::sample::Sampler;
 use crate::conntrack::{Conntrack, metadata};
 use crate::drop::DropReason;
 use crate::pipeline::metadata::{CARRIED_BLOCKS, Tunnelled};
@@ -290,9 +290,9 @@ impl Executor {
             }
             Step::CtClear => metadata::clear(view.key),
             Step::Meter(meter) => return self.meter(meter, packet, view),
-            Step::Sample(sampling) => {
-                if self.sampler.next(sampling, 1).is_some() {
-                    self.run_sample(sampling, packet, view, next);
+            Step::Sample(sample) => {
+                if self.sampler.next(sample.sampling, 1).is_some() {
+                    self.run_sample(&sample.program, packet, view, next);
                 }
             }
             Step::Hash { algorithm, basis } if view.validity == KeyValidity::All => {
@@ -463,23 +463,23 @@ impl Executor {
 
     /// Takes samples of the packets of a run.
     #[inline]
-    pub(super) fn sample_all(&mut self, sampling: &Sampling, packets: &Batch, view: &mut KeyView<'_>, next: Pass) {
+    pub(super) fn sample_all(&mut self, sample: &Sample, packets: &Batch, view: &mut KeyView<'_>, next: Pass) {
         let mut rest = &packets[..];
-        while let Some(before) = self.sampler.next(sampling, rest.len()) {
-            self.run_sample(sampling, &rest[before], view, next);
+        while let Some(before) = self.sampler.next(sample.sampling, rest.len()) {
+            self.run_sample(&sample.program, &rest[before], view, next);
             rest = &rest[before + 1..];
         }
     }
 
     /// Runs the program for a packet that is taken as a sample, on a copy with a key of its own.
     #[cold]
-    fn run_sample(&mut self, sampling: &Sampling, packet: &Packet, view: &mut KeyView<'_>, next: Pass) {
+    fn run_sample(&mut self, program: &Program, packet: &Packet, view: &mut KeyView<'_>, next: Pass) {
         let Some(copy) = self.copy(packet, view.in_port()) else { return };
         self.with_key_copy(view, |executor, view| {
             // The packets of a run have less in common than the program may need.
             view.validity = KeyValidity::Nothing;
             view.refresh(copy.data(), true, executor.vlan_limit);
-            executor.run(&sampling.program, copy, view, next);
+            executor.run(program, copy, view, next);
         });
     }
 

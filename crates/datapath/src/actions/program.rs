@@ -112,7 +112,16 @@ pub enum Step {
     /// Drop the packet if it exceeds a rate, or raise its drop precedence.
     Meter(Arc<Meter>),
     /// Run a program on copies of some packets.
-    Sample(Box<Sampling>),
+    Sample(Box<Sample>),
+}
+
+/// What [`Step::Sample`] takes, and does with it.
+#[derive(Debug)]
+pub struct Sample {
+    /// Which part of the packets it takes.
+    pub sampling: Sampling,
+    /// For a copy of each packet that is taken.
+    pub program: Program,
 }
 
 /// What [`Step::PushHeader`] puts before packets.
@@ -222,7 +231,8 @@ impl Program {
                 }
                 Action::Meter(meter) => Step::Meter(meter.clone()),
                 Action::Sample { probability, actions } => {
-                    Step::Sample(Box::new(Sampling::new(*probability, Program::compile_nested(actions, depth + 1))))
+                    let program = Program::compile_nested(actions, depth + 1);
+                    Step::Sample(Box::new(Sample { sampling: Sampling::new(*probability), program }))
                 }
                 Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
@@ -466,7 +476,7 @@ impl Step {
     fn recirculations(&self) -> u16 {
         match self {
             Step::Copy(copy) => copy.recirculations(),
-            Step::Sample(sampling) => sampling.program.recirculations,
+            Step::Sample(sample) => sample.program.recirculations,
             _ => 0,
         }
     }

@@ -278,8 +278,8 @@ impl Executor {
                 view.follow(step);
                 continue;
             }
-            if let Step::Sample(sampling) = step {
-                self.sample_all(sampling, packets, view, next);
+            if let Step::Sample(sample) = step {
+                self.sample_all(sample, packets, view, next);
                 continue;
             }
             let mut lost = 0u32;

@@ -6,27 +6,23 @@
 //! traffic is not aliased. A random number is drawn for each sample, not for each packet: packets that are not taken
 //! cost a subtraction for a whole run.
 
-use crate::actions::program::Program;
-
 /// Units of distance for a mean distance.
 const MEAN: f64 = (1u64 << 56) as f64;
 
-/// What [`Step::Sample`](crate::actions::program::Step::Sample) takes, and does with it.
-#[derive(Debug)]
+/// Which part of the packets a sampling step takes.
+#[derive(Clone, Copy, Debug)]
 pub struct Sampling {
     /// By how much a packet comes nearer to the next sample.
     stride: u64,
-    /// For a copy of each packet that is taken.
-    pub program: Program,
 }
 
 impl Sampling {
     /// Takes `probability` of `u32::MAX` packets.
-    pub fn new(probability: u32, program: Program) -> Sampling {
+    pub fn new(probability: u32) -> Sampling {
         let p = f64::from(probability) / f64::from(u32::MAX);
         // Infinite for all packets: the conversion saturates.
         let stride = -(-p).ln_1p() * MEAN;
-        Sampling { stride: stride as u64, program }
+        Sampling { stride: stride as u64 }
     }
 }
 
@@ -50,7 +46,7 @@ impl Sampler {
     /// Takes the next sample of `packets` packets: returns how many of them come before it. `None` where it is not among
     /// them. After a sample, it is to be asked about those behind it.
     #[inline(always)]
-    pub fn next(&mut self, sampling: &Sampling, packets: usize) -> Option<usize> {
+    pub fn next(&mut self, sampling: Sampling, packets: usize) -> Option<usize> {
         let way = sampling.stride.saturating_mul(packets as u64);
         if self.distance > way {
             self.distance -= way;
@@ -60,7 +56,7 @@ impl Sampler {
     }
 
     #[cold]
-    fn take(&mut self, sampling: &Sampling, packets: usize) -> Option<usize> {
+    fn take(&mut self, sampling: Sampling, packets: usize) -> Option<usize> {
         if packets == 0 {
             return None;
         }
@@ -86,11 +82,11 @@ mod tests {
     use super::*;
 
     fn sampling(probability: f64) -> Sampling {
-        Sampling::new((probability * f64::from(u32::MAX)) as u32, Program::compile(&[]))
+        Sampling::new((probability * f64::from(u32::MAX)) as u32)
     }
 
     /// The numbers of the packets that are taken, of `runs` with so many packets each.
-    fn taken(sampler: &mut Sampler, sampling: &Sampling, runs: impl Iterator<Item = usize>) -> Vec<usize> {
+    fn taken(sampler: &mut Sampler, sampling: Sampling, runs: impl Iterator<Item = usize>) -> Vec<usize> {
         let (mut found, mut first) = (Vec::new(), 0);
         for run in runs {
             let mut at = 0;
@@ -108,7 +104,7 @@ mod tests {
     fn as_many_as_the_probability_says_and_not_in_step() {
         for probability in [0.9, 0.5, 0.1, 0.01, 0.001] {
             let n = 1_000_000usize;
-            let found = taken(&mut Sampler::new(1), &sampling(probability), std::iter::repeat_n(1, n));
+            let found = taken(&mut Sampler::new(1), sampling(probability), std::iter::repeat_n(1, n));
             let (expected, deviation) = (n as f64 * probability, (n as f64 * probability * (1.0 - probability)).sqrt());
             assert!((found.len() as f64 - expected).abs() < 5.0 * deviation, "{probability}: {}", found.len());
             // Of traffic that repeats itself every ten packets, each place has its share.
@@ -122,9 +118,9 @@ mod tests {
     #[test]
     fn runs_are_as_their_packets() {
         let sampling = sampling(0.07);
-        let one_by_one = taken(&mut Sampler::new(3), &sampling, std::iter::repeat_n(1, 3200));
-        let in_runs = taken(&mut Sampler::new(3), &sampling, std::iter::repeat_n(32, 100));
-        let mixed = taken(&mut Sampler::new(3), &sampling, (0..100).flat_map(|n| [n % 32, 32 - n % 32]));
+        let one_by_one = taken(&mut Sampler::new(3), sampling, std::iter::repeat_n(1, 3200));
+        let in_runs = taken(&mut Sampler::new(3), sampling, std::iter::repeat_n(32, 100));
+        let mixed = taken(&mut Sampler::new(3), sampling, (0..100).flat_map(|n| [n % 32, 32 - n % 32]));
         assert_eq!(one_by_one, in_runs);
         assert_eq!(one_by_one, mixed);
         assert!(one_by_one.len() > 100);
@@ -136,8 +132,8 @@ mod tests {
         let mut sampler = Sampler::new(5);
         let (mut of_often, mut of_seldom) = (0, 0);
         for _ in 0..200_000 {
-            of_often += usize::from(sampler.next(&often, 1).is_some());
-            of_seldom += usize::from(sampler.next(&seldom, 1).is_some());
+            of_often += usize::from(sampler.next(often, 1).is_some());
+            of_seldom += usize::from(sampler.next(seldom, 1).is_some());
         }
         assert!((99_000..101_000).contains(&of_often), "{of_often}");
         assert!((1_780..2_220).contains(&of_seldom), "{of_seldom}");
@@ -146,11 +142,11 @@ mod tests {
     #[test]
     fn all_and_none_and_hardly_any() {
         let mut sampler = Sampler::new(0);
-        let all = Sampling::new(u32::MAX, Program::compile(&[]));
-        assert_eq!(taken(&mut sampler, &all, [32, 0, 1].into_iter()).len(), 33);
-        let none = Sampling::new(0, Program::compile(&[]));
-        assert_eq!(taken(&mut sampler, &none, std::iter::repeat_n(32, 100_000)), []);
-        let one_in_all = Sampling::new(1, Program::compile(&[]));
+        let all = Sampling::new(u32::MAX);
+        assert_eq!(taken(&mut sampler, all, [32, 0, 1].into_iter()).len(), 33);
+        let none = Sampling::new(0);
+        assert_eq!(taken(&mut sampler, none, std::iter::repeat_n(32, 100_000)), []);
+        let one_in_all = Sampling::new(1);
         assert!(one_in_all.stride > 1 << 23, "as fine as the probability");
     }
 }

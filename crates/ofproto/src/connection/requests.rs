@@ -1,7 +1,7 @@
 //! What each message asks for, and the answer.
 
 use openflow::codec::OFPFW_ALL;
-use openflow::stats::{TableFeatures, TableFeaturesSet, TableStats};
+use openflow::stats::{IpfixStats, TableFeatures, TableFeaturesSet, TableStats};
 use openflow::switch::Capabilities;
 use openflow::{
     AsyncConfig, Body, CtFlush, Dialect, FlowMod, FragHandling, Message, MultipartReply, MultipartRequest, OfError,
@@ -239,6 +239,17 @@ impl Session {
             }
             // One.
             Ask::Desc => whole(Answer::Desc(Box::new(self.settings.desc.clone()))),
+            Ask::IpfixBridge => {
+                let stats = bridge.ipfix_bridge_statistics().ok_or(OfError::NXST_NOT_CONFIGURED)?;
+                whole(Answer::IpfixBridge(ipfix_stats(0, &stats)))
+            }
+            Ask::IpfixFlow => {
+                let sets = bridge.ipfix_flow_statistics();
+                if sets.is_empty() {
+                    return Err(OfError::NXST_NOT_CONFIGURED);
+                }
+                whole(Answer::IpfixFlow(sets.iter().map(|(id, stats)| ipfix_stats(*id, stats)).collect()))
+            }
             Ask::GroupFeatures => whole(Answer::GroupFeatures(bridge.group_features(features::actions(version)))),
             Ask::MeterFeatures => whole(Answer::MeterFeatures(bridge.meter_features())),
         };
@@ -322,5 +333,22 @@ fn changes_switch(body: &Body) -> bool {
         | Body::BundleAdd(_) => true,
         Body::MultipartRequest { request: MultipartRequest::TableFeatures(tables), .. } => !tables.is_empty(),
         _ => false,
+    }
+}
+
+/// What an exporter of IPFIX has done.
+fn ipfix_stats(collector_set: u32, done: &export::ipfix::exporter::Statistics) -> IpfixStats {
+    IpfixStats {
+        flows: done.flows,
+        current_flows: done.current_flows,
+        packets: done.packets,
+        ipv4: done.ipv4,
+        ipv6: done.ipv6,
+        errors: done.errors,
+        ipv4_errors: done.ipv4_errors,
+        ipv6_errors: done.ipv6_errors,
+        sent: done.sent.taken,
+        not_sent: done.sent.failed,
+        collector_set,
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! What becomes of a packet is known at the end of its translation: then its samples are completed.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath::{Action as DpAction, FlowSample, IpfixPunt, PortNo, Punt, SentTunnel, SflowPunt, TunnelSet};
@@ -15,6 +14,7 @@ use tunnel::config::Config;
 use tunnel::metadata::Metadata;
 
 use super::trace::Event;
+use super::tunnel::{only_of, sent_tunnel};
 use super::{Ctx, headers, meter};
 use crate::model::forwarding::PortState;
 use crate::model::port::Device;
@@ -114,7 +114,7 @@ impl<'a> Ctx<'a, '_> {
     fn sample_tunnel(&mut self, config: &Config) -> Option<SentTunnel> {
         let metadata = self.metadata_for(config)?;
         if self.forwarding.without_push_pop {
-            self.set_tunnel(super::tunnel::only_of(config, &metadata));
+            self.set_tunnel(only_of(config, &metadata));
         }
         sent_tunnel(config, &metadata, metadata.src)
     }
@@ -311,18 +311,6 @@ fn labels(key: &Key) -> Vec<u32> {
     let all = key.encap().mpls_lse.map(|label| label.get());
     let len = all.iter().position(|label| label & BOTTOM_OF_STACK != 0).map_or(all.len(), |last| last + 1);
     all[..len].to_vec()
-}
-
-/// What samples tell of a tunnel with these headers; nothing of one over IPv6.
-pub(super) fn sent_tunnel(config: &Config, metadata: &Metadata, src: Option<IpAddr>) -> Option<SentTunnel> {
-    let Some(IpAddr::V4(dst)) = metadata.dst else { return None };
-    let src = match src {
-        Some(IpAddr::V4(src)) => src,
-        _ => std::net::Ipv4Addr::UNSPECIFIED,
-    };
-    let outer = tunnel::send::outer(config, metadata, Some(src.into()));
-    let dst_port = outer.map_or(0, |outer| outer.ports.1);
-    Some(SentTunnel { kind: config.kind, src, dst, tos: metadata.tos, ports: (0, dst_port), id: metadata.tun_id })
 }
 
 /// The number of a port as OpenFlow 1.0 has it.

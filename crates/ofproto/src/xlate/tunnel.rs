@@ -7,10 +7,10 @@
 //! How the other end is reached is looked up once for many flows ([`Hop`](crate::model::underlay::Hop)). Where the address of a neighbour
 //! is not known yet, the packet is sent up with the pipeline that goes on when it is ([`neighbours`](crate::slowpath::neighbours)).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use datapath::{Action as DpAction, Decapsulation, DropReason, Encapsulation, PortNo, Punt};
+use datapath::{Action as DpAction, Decapsulation, DropReason, Encapsulation, PortNo, Punt, SentTunnel};
 use openflow::{Action, OfPort};
 use packet::flow::{frag, tun_flags};
 use packet::wire::{ethertype, icmpv6, ip_proto};
@@ -25,7 +25,6 @@ use tunnel::send::{self, Inner, SourcePorts};
 
 use super::commit::Pending;
 use super::packet_type;
-use super::sample::sent_tunnel;
 use super::trace::Event;
 use super::{Ctx, Headers, Mask, Translation, headers, is_ip, tunnel_metadata};
 use crate::model::forwarding::{BridgeState, Forwarding, PortState};
@@ -502,6 +501,18 @@ impl<'a> Ctx<'a, '_> {
             _ => false,
         }
     }
+}
+
+/// What samples tell of a tunnel with these headers; nothing of one over IPv6.
+pub(super) fn sent_tunnel(config: &Config, metadata: &Metadata, src: Option<IpAddr>) -> Option<SentTunnel> {
+    let Some(IpAddr::V4(dst)) = metadata.dst else { return None };
+    let src = match src {
+        Some(IpAddr::V4(src)) => src,
+        _ => Ipv4Addr::UNSPECIFIED,
+    };
+    let outer = send::outer(config, metadata, Some(src.into()));
+    let dst_port = outer.map_or(0, |outer| outer.ports.1);
+    Some(SentTunnel { kind: config.kind, src, dst, tos: metadata.tos, ports: (0, dst_port), id: metadata.tun_id })
 }
 
 /// What of the metadata a tunnel of this kind has a place for.

@@ -13,6 +13,7 @@ mod ct;
 mod flow;
 mod group;
 mod instruction;
+mod ipfix;
 mod match10;
 mod match11;
 mod meter;

@@ -281,7 +281,7 @@ fn format_request(out: &mut String, more: bool, request: &MultipartRequest, len:
             out.push_str(if matches!(request, Port(_)) { " port_no=" } else { " port=" });
             port::format(out, wanted.0, &NoNames);
         }
-        Desc | Table | GroupFeatures | MeterFeatures | TableDesc => {}
+        Desc | Table | GroupFeatures | MeterFeatures | TableDesc | IpfixBridge | IpfixFlow => {}
         _ => other(out, len),
     }
 }
@@ -436,6 +436,8 @@ fn request_name(message: &Message, request: &MultipartRequest) -> &'static str {
         FlowMonitor(_) if message.version >= Version::V1_4 => "OFPST_FLOW_MONITOR request",
         FlowMonitor(_) if message.version == Version::V1_3 => "ONFST_FLOW_MONITOR request",
         FlowMonitor(_) => "NXST_FLOW_MONITOR request",
+        IpfixBridge => "NXST_IPFIX_BRIDGE request",
+        IpfixFlow => "NXST_IPFIX_FLOW request",
     }
 }
 
@@ -468,6 +470,8 @@ fn reply_name(message: &Message, reply: &MultipartReply) -> &'static str {
         FlowMonitor(_) if message.version >= Version::V1_4 => "OFPST_FLOW_MONITOR reply",
         FlowMonitor(_) if message.version == Version::V1_3 => "ONFST_FLOW_MONITOR reply",
         FlowMonitor(_) => "NXST_FLOW_MONITOR reply",
+        IpfixBridge(_) => "NXST_IPFIX_BRIDGE reply",
+        IpfixFlow(_) => "NXST_IPFIX_FLOW reply",
     }
 }
 

@@ -4,7 +4,7 @@ mod flow;
 
 use super::flow::{port16, pull_port16, pull_port32};
 use super::wire::{Put, Reader};
-use super::{group, meter, monitor, port, queue, table, table_features};
+use super::{group, ipfix, meter, monitor, port, queue, table, table_features};
 use crate::error::OfError::{self, *};
 use crate::error::vendor;
 use crate::message::Dialect;
@@ -32,6 +32,9 @@ mod kind {
     pub const QUEUE_DESC: u16 = 15;
     pub const FLOW_MONITOR: u16 = 16;
     pub const EXPERIMENTER: u16 = 0xffff;
+    // These are extensions in all versions, and have no number.
+    pub const IPFIX_BRIDGE: u16 = 0xfff0;
+    pub const IPFIX_FLOW: u16 = 0xfff1;
 }
 
 /// Subtypes of Nicira's multiparts.
@@ -69,6 +72,8 @@ fn nicira_kind(version: Version, dialect: Dialect, kind: u16) -> Option<u32> {
         kind::GROUP_DESC if v10 => Some(nx_kind::GROUP_DESC),
         kind::GROUP_FEATURES if version < Version::V1_2 => Some(nx_kind::GROUP_FEATURES),
         kind::FLOW_MONITOR if version < Version::V1_3 => Some(nx_kind::FLOW_MONITOR),
+        kind::IPFIX_BRIDGE => Some(nx_kind::IPFIX_BRIDGE),
+        kind::IPFIX_FLOW => Some(nx_kind::IPFIX_FLOW),
         _ => None,
     }
 }
@@ -108,11 +113,8 @@ fn pull_head(r: &mut Reader, version: Version) -> Result<Head, OfError> {
         nx_kind::GROUP_DESC if version == Version::V1_0 => kind::GROUP_DESC,
         nx_kind::GROUP_FEATURES if version < Version::V1_2 => kind::GROUP_FEATURES,
         nx_kind::FLOW_MONITOR if version < Version::V1_3 => kind::FLOW_MONITOR,
-        // No bridge exports IPFIX: the answer is that of one where it is not configured.
-        nx_kind::IPFIX_BRIDGE | nx_kind::IPFIX_FLOW => {
-            r.done()?;
-            return Err(NXST_NOT_CONFIGURED);
-        }
+        nx_kind::IPFIX_BRIDGE => kind::IPFIX_BRIDGE,
+        nx_kind::IPFIX_FLOW => kind::IPFIX_FLOW,
         _ => return Err(OFPBRC_BAD_SUBTYPE),
     };
     Ok(Head { kind, more, dialect: Dialect::Nicira, is_extension: true })
@@ -164,6 +166,8 @@ pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<(bool, Di
         kind::TABLE_DESC if since(Version::V1_4) => TableDesc,
         kind::QUEUE_DESC if since(Version::V1_4) => QueueDesc { port: pull_port32(r)?, queue: r.u32()? },
         kind::FLOW_MONITOR if since(Version::V1_4) => FlowMonitor(all(r, |r| monitor::pull_request(r, version))?),
+        kind::IPFIX_BRIDGE if is_extension => IpfixBridge,
+        kind::IPFIX_FLOW if is_extension => IpfixFlow,
         _ => return Err(OFPBRC_BAD_STAT),
     };
     Ok((more, dialect, request))
@@ -242,6 +246,8 @@ pub(super) fn put_request(out: &mut Vec<u8>, version: Version, dialect: Dialect,
             tables.iter().for_each(|t| table_features::put(out, t));
         }
         TableDesc => head(out, kind::TABLE_DESC),
+        IpfixBridge => head(out, kind::IPFIX_BRIDGE),
+        IpfixFlow => head(out, kind::IPFIX_FLOW),
         QueueDesc { port, queue } => {
             head(out, kind::QUEUE_DESC);
             out.u32(port.0);
@@ -289,6 +295,8 @@ pub(super) fn pull_reply(r: &mut Reader, version: Version) -> Result<(bool, Dial
         kind::TABLE_DESC if since(Version::V1_4) => TableDesc(all(r, table::pull_desc)?),
         kind::QUEUE_DESC if since(Version::V1_4) => QueueDesc(all(r, queue::pull_desc)?),
         kind::FLOW_MONITOR if since(Version::V1_4) => FlowMonitor(all(r, |r| monitor::pull_update(r, version))?),
+        kind::IPFIX_BRIDGE if is_extension => IpfixBridge(ipfix::pull(r)?),
+        kind::IPFIX_FLOW if is_extension => IpfixFlow(all(r, ipfix::pull)?),
         kind::GROUP_FEATURES if since(Version::V1_2) => {
             let mut four = || -> Result<[u32; 4], OfError> { Ok([r.u32()?, r.u32()?, r.u32()?, r.u32()?]) };
             let [types, capabilities, a, b] = four()?;
@@ -349,6 +357,9 @@ pub(super) fn put_reply(version: Version, dialect: Dialect, more: bool, reply: &
                 o.name(&d.datapath, DESC_LEN);
             });
         }
+        IpfixBridge(stats) => {
+            return single(kind::IPFIX_BRIDGE, &|o| ipfix::put(o, stats));
+        }
         Aggregate(a) => {
             return single(kind::AGGREGATE, &|o| put_sums(o, version, a));
         }
@@ -366,6 +377,7 @@ pub(super) fn put_reply(version: Version, dialect: Dialect, more: bool, reply: &
         }
         Flow(flows) => cut.each(kind::FLOW, flows, |o, f| put_flow(o, version, dialect, f)),
         Table(tables) => cut.each(kind::TABLE, tables, |o, t| table::put_stats(o, version, t)),
+        IpfixFlow(sets) => cut.each(kind::IPFIX_FLOW, sets, ipfix::put),
         TableDesc(tables) => cut.each(kind::TABLE_DESC, tables, table::put_desc),
         Port(ports) => cut.each(kind::PORT, ports, |o, p| port::put_stats(o, version, p)),
         PortDesc(ports) => cut.each(kind::PORT_DESC, ports, |o, p| port::put_desc(o, version, p)),

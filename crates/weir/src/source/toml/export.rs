@@ -103,14 +103,13 @@ fn read_collector_sets(s: &mut Section<'_>) -> BTreeMap<u32, FlowIpfix> {
         let id = number(&mut section, "id", u32::MAX);
         let exporter = read_ipfix(&mut section);
         section.finish();
-        match (id, exporter) {
-            (None, _) => section.error("a collector set needs a number, by which actions name it: id = 1"),
-            (Some(id), Some(exporter)) => {
-                if sets.insert(id, exporter).is_some() {
-                    item.error(format!("collector set {id} is listed twice"));
-                }
-            }
-            _ => {}
+        let Some(id) = id else {
+            section.error("a collector set needs a number, by which actions name it: id = 1");
+            continue;
+        };
+        let Some(exporter) = exporter else { continue };
+        if sets.insert(id, exporter).is_some() {
+            item.error(format!("collector set {id} is listed twice"));
         }
     }
     sets

@@ -36,7 +36,7 @@ pub fn request() -> impl Strategy<Value = Message> {
             Port(OfPort(3)),
             Queue { port: OfPort::ANY, queue: 9 },
         ];
-        plain.extend([Group(GroupId::ALL), GroupDesc(GroupId::ALL), GroupFeatures]);
+        plain.extend([Group(GroupId::ALL), GroupDesc(GroupId::ALL), GroupFeatures, IpfixBridge, IpfixFlow]);
         if v >= Version::V1_3 {
             plain.extend([Meter(3), MeterConfig(4), MeterFeatures, TableFeatures(Vec::new())]);
         }
@@ -49,6 +49,7 @@ pub fn request() -> impl Strategy<Value = Message> {
         let only_nicira = move |request: &MultipartRequest| match request {
             Group(_) | GroupDesc(_) => v10,
             GroupFeatures => v < Version::V1_2,
+            IpfixBridge | IpfixFlow => true,
             _ => false,
         };
         prop_oneof![
@@ -205,6 +206,22 @@ fn abilities(v: Version, n: u32, m: [u64; 2]) -> TableAbilities {
     }
 }
 
+fn ipfix_stats() -> impl Strategy<Value = IpfixStats> {
+    (any::<[u64; 10]>(), any::<u32>()).prop_map(|(n, collector_set)| IpfixStats {
+        flows: n[0],
+        current_flows: n[1],
+        packets: n[2],
+        ipv4: n[3],
+        ipv6: n[4],
+        errors: n[5],
+        ipv4_errors: n[6],
+        ipv6_errors: n[7],
+        sent: n[8],
+        not_sent: n[9],
+        collector_set,
+    })
+}
+
 /// Replies that not every version has.
 fn late_replies(v: Version) -> Vec<BoxedStrategy<(Dialect, MultipartReply)>> {
     use MultipartReply::*;
@@ -220,6 +237,8 @@ fn late_replies(v: Version) -> Vec<BoxedStrategy<(Dialect, MultipartReply)>> {
         maybe(v10, prop::collection::vec(group::desc(v), 0..3).prop_map(GroupDesc).boxed()),
         maybe(v10, prop::collection::vec(group::stats(v), 0..3).prop_map(Group).boxed()),
         maybe(v < Version::V1_2, features.boxed()),
+        maybe(true, ipfix_stats().prop_map(IpfixBridge).boxed()),
+        maybe(true, prop::collection::vec(ipfix_stats(), 0..3).prop_map(IpfixFlow).boxed()),
     ];
     if v >= Version::V1_3 {
         let features = any::<[u32; 3]>().prop_map(|[max_meters, band_types, capabilities]| {
