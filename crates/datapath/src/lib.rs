@@ -51,6 +51,7 @@ pub use action::{
     Punt, Rewrite, SentTunnel, SflowPunt, TunnelSet,
 };
 pub use actions::encap::{MADE_UP, made_up_header};
+pub use actions::flow_hash::flow_hash;
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;

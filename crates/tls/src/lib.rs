@@ -13,6 +13,7 @@
 //! - `files`: from the files to what rustls needs
 //! - `verify`: who is trusted
 //! - `bootstrap`: the CA that a peer sends, written to a file
+//! - `pace`: how much time handshakes take
 //! - `stream`: a stream of bytes for code that knows nothing of TLS
 //! - `error`: what went wrong, in words
 
@@ -24,11 +25,12 @@ use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 
 mod bootstrap;
 mod error;
 mod files;
+mod pace;
 pub mod settings;
 mod stream;
 mod verify;
@@ -39,6 +41,7 @@ pub use settings::{Ca, Settings};
 pub use stream::Stream;
 
 use files::Loaded;
+use pace::{Charged, Pace};
 use verify::AnyPeer;
 
 /// How long what was read from files counts as new.
@@ -54,6 +57,8 @@ struct Shared {
     state: Mutex<State>,
     /// A thread has read the files.
     read: Notify,
+    /// Handshakes of those who connect to us.
+    pace: Pace,
 }
 
 #[derive(Debug, Default)]
@@ -122,11 +127,20 @@ impl Tls {
         Err(Error::Bootstrapped(ca_file.clone()))
     }
 
-    /// Takes a peer that has connected. It may take as long as it likes.
+    /// Takes a peer that has connected. It may take as long as it likes. Many at a time take turns, for a part of the thread's time.
     pub async fn accept(&self, stream: TcpStream) -> Result<Stream, Error> {
         let loaded = self.loaded().await?;
+        loaded.server.clone()?;
+        // Costs nothing before the peer has said hello, and little then.
+        let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await;
+        let hello = hello.map_err(|e| Error::handshake(e, &loaded.ca))?;
+        let pace = &self.0.pace;
+        let turn = pace.turn().await;
+        let loaded = self.loaded().await?;
         let server = loaded.server.clone()?;
-        let accepted = TlsAcceptor::from(server).accept(stream).await;
+        let future = pace.charged(|| hello.into_stream(server));
+        drop(turn);
+        let accepted = Charged { future, pace }.await;
         Ok(Stream::server(accepted.map_err(|e| Error::handshake(e, &loaded.ca))?))
     }
 

@@ -57,3 +57,65 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{Ca, Settings, Tls};
+
+    /// More than the sockets' buffers take.
+    const LONG: usize = 1 << 25;
+
+    fn own_certificate(folder: &std::path::Path) -> Tls {
+        let (key, certificate) = (folder.join("key.pem"), folder.join("certificate.pem"));
+        let make = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
+            .args(["-subj", "/CN=switch", "-keyout"])
+            .args([key.as_os_str(), "-out".as_ref(), certificate.as_os_str()])
+            .output()
+            .expect("openssl");
+        assert!(make.status.success(), "{}", String::from_utf8_lossy(&make.stderr));
+        let (private_key, certificate) = (Some(key), Some(certificate));
+        Tls::new(Settings { private_key, certificate, ca: Some(Ca::Unverified), ..Settings::default() })
+    }
+
+    /// Whoever only waits for the peer's next message has sent it what is encrypted already.
+    #[tokio::test]
+    async fn what_was_written_goes_out_while_the_peer_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls = own_certificate(folder.path());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let server = async {
+            let mut stream = tls.accept(listener.accept().await.unwrap().0).await.unwrap();
+            let message = vec![7; LONG];
+            let mut sent = 0;
+            // As much as is taken without waiting, and no flush.
+            while let Ok(written) = tokio::time::timeout(Duration::ZERO, stream.write(&message[sent..])).await {
+                sent += written.unwrap();
+            }
+            assert!(sent < LONG, "the buffers are full");
+            tell.send(sent).unwrap();
+            let mut answer = [0];
+            stream.read_exact(&mut answer).await.unwrap();
+            answer
+        };
+        let client = async {
+            let mut stream = tls.connect("localhost", TcpStream::connect(address).await.unwrap()).await.unwrap();
+            let mut received = vec![0; told.await.unwrap()];
+            let all = tokio::time::timeout(Duration::from_secs(20), stream.read_exact(&mut received)).await;
+            all.expect("all that was written").unwrap();
+            stream.write_all(&[9]).await.unwrap();
+            stream.flush().await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(server, client);
+        assert_eq!(answer, [9]);
+    }
+}

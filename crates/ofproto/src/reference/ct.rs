@@ -1,28 +1,22 @@
 //! Connection tracking, packet by packet. Only the tracker itself is the real one (it has a reference of its own).
-//!
-//! A packet that is recirculated comes to its table after everything else that the packet before it does, in the order of
-//! the ct actions.
-
-use std::collections::VecDeque;
 
 use conntrack::headers::{Headers, Verify};
 use conntrack::{Metadata, Request, Tracker};
+use openflow::Action;
 use openflow::action::{Ct, CtZone};
-use openflow::{Action, TableId};
 use packet::{Field, Key, Time};
 
-use super::{PacketInFlight, Reference, Sent};
+use super::{List, PacketInFlight, Pass, Reference, Step};
 
-/// The connections, the time, and the packets that have yet to come back.
+/// The connections, and the time.
 pub struct Connections {
     tracker: Tracker,
     pub now: Time,
-    waiting: VecDeque<(PacketInFlight, TableId)>,
 }
 
 impl Default for Connections {
     fn default() -> Connections {
-        Connections { tracker: Tracker::new(1000, [1, 2]), now: Time(0), waiting: VecDeque::new() }
+        Connections { tracker: Tracker::new(1000, [1, 2]), now: Time(0) }
     }
 }
 
@@ -65,7 +59,7 @@ impl Tracked {
 }
 
 impl Reference {
-    pub(super) fn ct(&mut self, in_flight: &mut PacketInFlight, ct: &Ct) {
+    pub(super) fn ct(&mut self, in_flight: &mut PacketInFlight, ct: &Ct, pass: &mut Pass) {
         let (mut key, layers) = in_flight.frame.key();
         let mut seen = in_flight.pipeline.clone();
         in_flight.tracked.show(&mut seen);
@@ -108,7 +102,8 @@ impl Reference {
         if let Some(table) = ct.table {
             let mut copy = in_flight.clone();
             copy.tracked = Tracked { metadata, is_visible: true };
-            connections.waiting.push_back((copy, table));
+            copy.rest = vec![List::of([Step::Table(table.0)])];
+            copy.queue(pass);
         }
         in_flight.tracked = Tracked { metadata, is_visible: false };
     }
@@ -116,17 +111,6 @@ impl Reference {
     pub(super) fn ct_clear(&mut self, in_flight: &mut PacketInFlight) {
         if in_flight.tracked.is_visible {
             in_flight.tracked = Tracked::default();
-        }
-    }
-
-    /// What comes back, until nothing does.
-    pub(super) fn come_back(&mut self, sent: &mut Sent) {
-        while let Some((mut in_flight, TableId(table))) = self.connections.waiting.pop_front() {
-            in_flight.frame = in_flight.frame.come_again();
-            in_flight.exit = false;
-            let in_port = in_flight.in_port;
-            self.table(&mut in_flight, table, in_port, false, sent);
-            self.action_set(&mut in_flight, sent);
         }
     }
 }

@@ -12,11 +12,14 @@ pub struct Frame {
     pub bytes: Vec<u8>,
     /// Number of VLAN tags. A third one that it came with is payload; one that was pushed is not.
     tags: usize,
+    /// It has no Ethernet: only the type in that header, whose addresses are zero, means something.
+    pub is_bare: bool,
     /// What was written of headers that are not whole: value and mask.
     unwritten: Vec<(Field, u128, u128)>,
 }
 
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
+const NSH: u16 = 0x894f;
 /// An Ethernet type of which nothing is known.
 const OPAQUE: u16 = 0x9999;
 
@@ -26,13 +29,24 @@ impl Frame {
         let tagged =
             |at: usize| bytes.len() >= at + 6 && TPIDS.contains(&u16::from_be_bytes([bytes[at], bytes[at + 1]]));
         let tags = (0..2).take_while(|n| tagged(12 + 4 * n)).count();
-        Frame { bytes: bytes.to_vec(), tags, unwritten: Vec::new() }
+        Frame { bytes: bytes.to_vec(), tags, is_bare: false, unwritten: Vec::new() }
     }
 
     /// The frame, looked at anew: what was payload behind tags that were removed may be a tag, and what was not
     /// written is not seen.
     pub fn come_again(&self) -> Frame {
-        Frame::new(&self.bytes)
+        Frame { is_bare: self.is_bare, ..Frame::new(&self.bytes) }
+    }
+
+    /// As the packet is sent.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - if self.is_bare { 14 } else { 0 }
+    }
+
+    /// The type of what is behind Ethernet and its tags.
+    pub fn ethertype(&self) -> u16 {
+        let at = 12 + 4 * self.tags;
+        if self.bytes.len() < at + 2 { 0 } else { self.u16(at) }
     }
 
     fn u16(&self, at: usize) -> u16 {
@@ -84,6 +98,9 @@ impl Frame {
         let mut layers = packet::flow::extract(&seen, &mut key, VlanLimit::default());
         if let Some(tpid) = payload {
             key.common_mut().dl_type = tpid.into();
+        }
+        if self.is_bare {
+            key.common_mut().packet_type = packet::flow::packet_type(key.common().dl_type.get()).into();
         }
         for &(field, value, mask) in &self.unwritten {
             key.set(field, key.get(field) & !mask | value & mask);
@@ -186,8 +203,16 @@ impl Frame {
         let (l3, l4) = (layers.l3, layers.l4);
         let transport = |proto, at: usize| (nw_proto == proto && nw_frag & frag::LATER == 0).then_some((l4, at, 2));
         let place = match (field, dl_type) {
+            (Field::DlDst | Field::DlSrc, _) if self.is_bare => None,
             (Field::DlDst, _) => Some((0, 0, 6)),
             (Field::DlSrc, _) => Some((0, 6, 6)),
+            (Field::NshFlags | Field::NshTtl, NSH) => Some((l3, 0, 2)),
+            (Field::NshSpi, NSH) => Some((l3, 4, 3)),
+            (Field::NshSi, NSH) => Some((l3, 7, 1)),
+            (Field::NshC1, NSH) => Some((l3, 8, 4)),
+            (Field::NshC2, NSH) => Some((l3, 12, 4)),
+            (Field::NshC3, NSH) => Some((l3, 16, 4)),
+            (Field::NshC4, NSH) => Some((l3, 20, 4)),
             (Field::IpDscp, 0x0800) => Some((l3, 1, 1)),
             (Field::NwTtl, 0x0800) => Some((l3, 8, 1)),
             (Field::NwSrc, 0x0800) => Some((l3, 12, 4)),
@@ -203,10 +228,18 @@ impl Frame {
             _ => None,
         };
         let Some((header, at, len)) = place else { return };
-        if header == Layers::NONE {
+        let is_context = matches!(field, Field::NshC1 | Field::NshC2 | Field::NshC3 | Field::NshC4);
+        // Where options are instead, context headers are only seen.
+        if header == Layers::NONE || is_context && key.encap().nsh_mdtype != 1 {
             return self.unwritten.push((field, value, mask));
         }
-        let (value, mask) = if field == Field::IpDscp { (value << 2, mask << 2) } else { (value, mask) };
+        let shift = match field {
+            Field::IpDscp => 2,
+            Field::NshTtl => 6,
+            Field::NshFlags => 12,
+            _ => 0,
+        };
+        let (value, mask) = (value << shift, mask << shift);
         let (before, at) = (self.bytes.clone(), usize::from(header) + at);
         for (i, byte) in self.bytes[at..at + len].iter_mut().rev().enumerate() {
             let (value, mask) = ((value >> (8 * i)) as u8, (mask >> (8 * i)) as u8);

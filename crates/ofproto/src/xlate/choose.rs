@@ -59,7 +59,8 @@ impl Ctx<'_, '_> {
     }
 }
 
-fn choose_link(hash: u64, algorithm: MultipathAlgorithm, links: u64, arg: u32) -> u64 {
+/// One of so many links, by a hash.
+pub(crate) fn choose_link(hash: u64, algorithm: MultipathAlgorithm, links: u64, arg: u32) -> u64 {
     match algorithm {
         MultipathAlgorithm::ModuloN => hash % links,
         // The upper half as a fraction of all values.
@@ -75,14 +76,14 @@ fn choose_link(hash: u64, algorithm: MultipathAlgorithm, links: u64, arg: u32) -
 }
 
 /// The hash of one of several candidates.
-pub(super) fn second_hash(hash: u64, candidate: u64) -> u64 {
+pub(crate) fn second_hash(hash: u64, candidate: u64) -> u64 {
     let mut hasher = FixedState::with_seed(hash).build_hasher();
     hasher.write_u64(candidate);
     hasher.finish()
 }
 
 /// Hash of the headers. Symmetric ones are equal in both directions of a connection.
-pub(super) fn hash_fields(key: &Key, fields: HashFields, basis: u16) -> u64 {
+pub(crate) fn hash_fields(key: &Key, fields: HashFields, basis: u16) -> u64 {
     let mut hasher = FixedState::with_seed(basis.into()).build_hasher();
     for (a, b) in hashed(key, fields) {
         let value = match b {

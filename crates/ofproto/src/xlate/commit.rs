@@ -106,6 +106,10 @@ fn commit_type(flow: &Headers, base: &mut Headers, pending: Pending, actions: &m
             headers::copy_packet(flow, base);
         }
         (Pending::Encap(_), _, packet_type::MPLS | packet_type::MPLS_MULTICAST) => {
+            if packet_type::of(base) == packet_type::ETHERNET {
+                // Labels that the frame carries are not of this stack.
+                set_labels(base, [0; MAX_LABELS]);
+            }
             mpls(flow, base, true, actions);
             base.set_tags([]);
             let common = base.common_mut();

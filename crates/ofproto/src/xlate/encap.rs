@@ -11,7 +11,7 @@ use packet::Field;
 use packet::wire::{ethertype, nsh};
 
 use super::commit::Pending;
-use super::headers::{self, MAX_LABELS, is_mpls, label_count_wc, set_labels};
+use super::headers::{self, MAX_LABELS, is_mpls, label_count_wc};
 use super::packet_type;
 use super::packet_type::{ETHERNET, IPV4, IPV6, MPLS, MPLS_MULTICAST, NSH};
 use super::trace::Event;
@@ -55,7 +55,6 @@ impl Ctx<'_, '_> {
                 }
                 if packet_type::of(&self.flow) == ETHERNET && is_mpls(&self.flow) {
                     // Those that the frame carries are not of this stack.
-                    set_labels(&mut self.base, [0; MAX_LABELS]);
                     n = 0;
                 }
                 headers::put_label(&mut self.flow, n, ethertype, &mut self.wc);

@@ -143,6 +143,31 @@ fn a_bucket_changes_its_own_copy() {
     }
 }
 
+/// A bucket that put a label before a frame with labels and sent it nowhere had the frame get one of its own again.
+#[test]
+fn a_label_that_is_put_before_no_packet_leaves_the_next_ones_alone() {
+    let label = [0, 0, 0x11, 63];
+    let labelled = with_ethernet(2, 0x8847, &label, &udp()[14..]);
+    let bed = bed(&["in_port=1,actions=clone(encap(mpls),output:2),output:3"]);
+    for _ in 0..2 {
+        // Port 2 takes frames only.
+        assert_eq!(bed.receive(OfPort(1), &labelled), [(OfPort(3), labelled.clone())]);
+    }
+}
+
+/// A bucket whose copy came round again took the packet's action set with it.
+#[test]
+fn a_bucket_that_recirculates_leaves_the_action_set_to_the_packet() {
+    let bed = bed(&[]);
+    let decap = parse_flow_mod(FlowModCommand::Add, "actions=decap(),output:2", &NoNames).unwrap().instructions.apply;
+    let bucket = Bucket { id: 0, weight: 0, watch_port: OfPort::ANY, watch_group: GroupId::ANY, actions: decap };
+    bed.put_group(1, &GroupSpec { kind: GroupType::All, buckets: vec![bucket], selection: Selection::default() });
+    add(&bed, "in_port=1,ip,actions=encap(nsh),group:1,decap(),write_actions(output:3)").unwrap();
+    for _ in 0..2 {
+        assert_eq!(bed.receive(OfPort(1), &udp()), [(OfPort(2), udp()), (OfPort(3), udp())]);
+    }
+}
+
 #[test]
 fn flows_for_frames_match_no_packet_without_ethernet() {
     let bed = bed(&[

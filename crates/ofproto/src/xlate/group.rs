@@ -84,7 +84,10 @@ impl<'a> Ctx<'a, '_> {
         self.on_copy(|ctx| {
             ctx.steps(actions.iter().map(PipelineStep::Act));
             if ctx.freezing {
+                // The action set is the packet's, not that of the copy which comes round.
+                let set = std::mem::take(&mut ctx.action_set);
                 ctx.finish_freezing();
+                ctx.action_set = set;
             }
         });
         self.leave();
@@ -106,14 +109,9 @@ impl<'a> Ctx<'a, '_> {
             return self.choose_by_dp_hash(group, places);
         }
         let hash = self.select_hash(group);
-        // Highest random weight: when a bucket is removed, only its own packets get another one.
-        let score = |bucket: &Bucket| {
-            let uniform = (second_hash(hash, bucket.id.into()) >> 11) as f64 / (1u64 << 53) as f64;
-            uniform.max(f64::MIN_POSITIVE).ln() / f64::from(bucket.weight)
-        };
         let candidates = group.spec.buckets.iter().enumerate();
         let candidates = candidates.filter(|(_, bucket)| self.is_live_bucket(group, bucket, &mut dead));
-        candidates.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(n, _)| n)
+        candidates.max_by(|(_, a), (_, b)| score(hash, a).total_cmp(&score(hash, b))).map(|(n, _)| n)
     }
 
     fn choose_by_dp_hash(&mut self, group: &Group, places: &DpHash) -> Option<usize> {
@@ -200,6 +198,13 @@ impl<'a> Ctx<'a, '_> {
             Liveness::Dead
         }
     }
+}
+
+/// Highest random weight: the live bucket with the highest score gets the packet. When a bucket is removed, only its own packets
+/// get another one.
+pub(crate) fn score(hash: u64, bucket: &Bucket) -> f64 {
+    let uniform = (second_hash(hash, bucket.id.into()) >> 11) as f64 / (1u64 << 53) as f64;
+    uniform.max(f64::MIN_POSITIVE).ln() / f64::from(bucket.weight)
 }
 
 /// Whether a bucket is live.

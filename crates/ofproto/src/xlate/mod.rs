@@ -36,7 +36,7 @@
 //! | [`trace`] | Events for whoever explains a translation |
 
 mod actions;
-mod choose;
+pub(crate) mod choose;
 mod commit;
 mod copies;
 mod ct;
@@ -50,7 +50,7 @@ mod encap;
 mod encap_tests;
 mod freeze;
 pub(crate) mod frozen;
-mod group;
+pub(crate) mod group;
 mod headers;
 mod known_length;
 mod learn;
