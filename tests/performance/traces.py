@@ -165,6 +165,44 @@ def conversations(folder, count):
     return write(folder / f"conversations-{count}.pcap", frames)
 
 
+def tunnelled(folder, kind, count, remotes):
+    """What `remotes` other ends of tunnels send to 172.31.0.1: the frames of `count` flows, each from the end that `remote` names."""
+    vxlan, geneve = bytes([8, 0, 0, 0, 0, 0, 7, 0]), bytes([0, 0, 0x65, 0x58, 0, 0, 7, 0])
+    header, port = {"vxlan": (vxlan, 4789), "vxlan6": (vxlan, 4789), "vxlan-csum": (vxlan, 4789), "geneve": (geneve, 6081),
+                    "geneve-options": (bytes([2, *geneve[1:], 1, 2, 0x80, 1, 0, 1, 0, 2]), 6081)}[kind]
+    to, at = bytes.fromhex("020000003101020000003102"), bytes.fromhex("fd31" + "00" * 13 + "01")
+
+    def frame(i):
+        payload, source = header + udp(*flow(i)), remote(i % remotes)
+        ports = struct.pack("!HHHH", 49152 + i % 16384, port, 8 + len(payload), 0) + payload
+        if kind == "vxlan6":
+            ends = bytes.fromhex("fd31" + "00" * 10) + struct.pack("!I", source) + at
+            pseudo = ends + struct.pack("!II", len(ports), 17)
+            return to + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, len(ports), 17, 64) + ends + summed(pseudo, ports)
+        if kind == "vxlan-csum":
+            ports = summed(struct.pack("!IIHH", source, LOCAL, 17, len(ports)), ports)
+        return to + b"\x08\x00" + ipv4(source, ports, LOCAL)
+
+    return write(folder / f"{kind}-{count}-{remotes}.pcap", repeated(frame, count))
+
+
+LOCAL = 0xAC1F0001  # 172.31.0.1
+
+
+def remote(i):
+    """The other end of tunnel i."""
+    return 0xAC1F0102 + i
+
+
+def summed(pseudo, datagram):
+    """With its checksum."""
+    words = pseudo + datagram + bytes(len(datagram) % 2)
+    total = sum(struct.unpack(f"!{len(words) // 2}H", words))
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return datagram[:6] + struct.pack("!H", ~total & 0xFFFF or 0xFFFF) + datagram[8:]
+
+
 def noise(folder, count=1_000_000):
     """Packets whose addresses and ports are random: no two alike."""
     draw = random.Random(11)

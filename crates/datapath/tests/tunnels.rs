@@ -164,44 +164,98 @@ proptest! {
     }
 }
 
-/// A super-frame is cut before it enters a tunnel, and its segments stay behind the packets before it.
+fn super_frame() -> (Vec<u8>, Packet) {
+    let tcp = build::tcp(1000, 80, 0x10, &[7; 3000]);
+    let header = build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 6, ..Default::default() };
+    let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(tcp));
+    let mut packet = Packet::from_slice(&frame);
+    *packet.offload_mut() = Offload {
+        flags: Offload::NEEDS_CSUM,
+        gso_type: Offload::GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 1000,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    (frame, packet)
+}
+
+/// A super-frame enters a tunnel and leaves it as a whole, where each segment would get the same headers. Otherwise it is cut before. It stays
+/// between the packets before it and behind it.
 #[test]
-fn super_frames_are_cut() {
-    for (v6, checksum) in [(false, false), (false, true), (true, true)] {
-        let way = way(&kinds()[0], v6, checksum, false);
-        let tcp = build::tcp(1000, 80, 0x10, &[7; 3000]);
-        let header =
-            build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 6, ..Default::default() };
-        let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(tcp));
+fn super_frames_enter_whole_or_are_cut() {
+    for (kind, v6, checksum) in [
+        (0, false, false),
+        (0, false, true),
+        (0, true, true),
+        (3, false, false),
+        (4, false, false),
+        (5, false, false),
+        (6, false, false),
+    ] {
+        let way = way(&kinds()[kind], v6, checksum, false);
         let plain = udp(1, 2, 3, 4);
+        let (frame, packet) = super_frame();
         way.ports[0].give(&plain);
-        let mut packet = Packet::from_slice(&frame);
-        *packet.offload_mut() = Offload {
-            flags: Offload::NEEDS_CSUM,
-            gso_type: Offload::GSO_TCPV4,
-            hdr_len: 54,
-            gso_size: 1000,
-            csum_start: 34,
-            csum_offset: 16,
-        };
         way.ports[0].queues[0].lock().unwrap().push_back(packet);
         way.ports[0].give(&plain);
         way.poll();
         let outer: Vec<_> = way.ports[1].sent.lock().unwrap().drain(..).collect();
-        assert_eq!(outer.len(), 5);
+        let (is_summed, is_numbered) = (v6 || checksum || kind == 5, kind >= 5);
+        let is_whole = !is_summed && !is_numbered;
+        assert_eq!(outer.len(), if is_whole { 3 } else { 5 }, "{kind}");
+        let longer = outer[0].len() - plain.len();
         for packet in outer {
-            // What is left to do is about the inner packet, unless the outer one's checksum covers it.
-            assert_eq!(packet.offload().needs_csum(), !v6 && !checksum && packet.len() > 1000);
+            if packet.len() > 1000 {
+                // What is left to do is about the inner packet, unless the outer one's checksum covers it.
+                let todo = *packet.offload();
+                assert_eq!((todo.needs_csum(), todo.is_gso()), (!is_summed, is_whole));
+                assert!(!is_whole || (usize::from(todo.csum_start), todo.gso_size) == (34 + longer, 1000));
+            }
             way.ports[2].queues[0].lock().unwrap().push_back(packet);
         }
         way.poll();
-        let inner = way.ports[3].take();
-        // What is still unfinished is joined again.
-        let joined = !v6 && !checksum;
-        let (count, len) = if joined { (3, 54 + 3000) } else { (5, 54 + 1000) };
-        assert_eq!((inner.len(), &inner[0], &inner[count - 1]), (count, &plain, &plain));
-        assert!(inner[1..count - 1].iter().all(|segment| segment.len() == len));
-        assert_eq!(way.dp.account().joined, if joined { 2 } else { 0 });
+        let inner: Vec<_> = way.ports[3].sent.lock().unwrap().drain(..).collect();
+        let is_joined = !is_summed;
+        assert_eq!((inner.len(), inner[0].data()), (if is_joined { 3 } else { 5 }, &plain[..]));
+        if is_joined {
+            let mut expected = super_frame().1;
+            if is_whole {
+                assert_eq!((inner[1].data(), *inner[1].offload()), (&frame[..], *expected.offload()));
+            } else {
+                // The sum of the pseudo header, which this one has not got, is another one.
+                expected.data_mut()[50..52].copy_from_slice(&inner[1].data()[50..52]);
+                assert_eq!(inner[1].len(), expected.len());
+            }
+        }
+        assert_eq!(way.dp.account().joined, if is_joined && !is_whole { 2 } else { 0 });
+        assert_eq!(way.dp.account().came(), way.dp.account().went());
+    }
+}
+
+/// Whoever makes a super-frame need not be right about it: what has no room in a tunnel as a whole, is cut, and what cannot be cut is dropped.
+#[test]
+fn strange_super_frames_do_not_enter_whole() {
+    type Change = fn(&mut Packet);
+    let changes: [(Change, usize); 6] = [
+        (|_| {}, 1),
+        // Segments that are longer than the MTU, by one byte.
+        (|packet| packet.offload_mut().gso_size = 1500 - 14 - 36 - 40 + 1, 3),
+        (|packet| packet.offload_mut().gso_size = 1500 - 14 - 36 - 40, 1),
+        // A checksum elsewhere.
+        (|packet| packet.offload_mut().csum_start = 30, 0),
+        (|packet| packet.offload_mut().csum_start = 60_000, 0),
+        (|packet| packet.offload_mut().gso_type = Offload::GSO_UDP, 0),
+    ];
+    for (at, (change, count)) in changes.into_iter().enumerate() {
+        let way = way(&kinds()[0], false, false, false);
+        let (_, mut packet) = super_frame();
+        change(&mut packet);
+        way.ports[0].queues[0].lock().unwrap().push_back(packet);
+        way.poll();
+        let sent: Vec<_> = way.ports[1].sent.lock().unwrap().drain(..).collect();
+        let sent = sent.iter().filter(|packet| packet.offload().is_gso()).count();
+        assert_eq!(sent, usize::from(count == 1), "{at}");
         assert_eq!(way.dp.account().came(), way.dp.account().went());
     }
 }

@@ -309,6 +309,8 @@ pub struct Offloads {
     pub tso6: bool,
     /// Cuts UDP.
     pub uso: bool,
+    /// Cuts all of these also where they are in a tunnel over UDP without a checksum.
+    pub tunnels: bool,
 }
 
 /// What went wrong with a port: what, where, and what would be right.

@@ -142,7 +142,7 @@ impl Port for Null {
 
     fn offloads(&self) -> Offloads {
         // Whatever is thrown away needs no checksum.
-        Offloads { csum: true, tso4: true, tso6: true, uso: true }
+        Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false }
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {

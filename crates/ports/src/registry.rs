@@ -21,7 +21,7 @@ pub const KINDS: &[&Kind] = &[
     &crate::dummy::KIND,
 ];
 
-/// Kinds that are accepted from a database, and offered to nobody.
+/// Kinds that have no device of their own, so that nobody opens one by itself.
 const ACCEPTED: &[&Kind] = &[&crate::tunnel::KIND];
 
 /// The kind of port called `name`.

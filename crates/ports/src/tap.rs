@@ -58,6 +58,7 @@ struct Tap {
     fds: Vec<Arc<OwnedFd>>,
     rx: Mutex<Vec<Rx>>,
     offloads: Offloads,
+
     memory: &'static Memory,
 }
 
@@ -66,7 +67,7 @@ impl Tap {
         let port = spec.name.as_str();
         let queues = options.number("n_rxq").unwrap_or(1) as usize;
         let fds = (0..queues).map(|_| attach(port, queues > 1).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-        let uso = set_offloads(port, &fds[0])?;
+        let offloads = set_offloads(port, &fds[0])?;
         let interface = Interface::open(port)?;
         if let Some(mac) = spec.mac {
             interface.set_mac(mac)?;
@@ -79,7 +80,8 @@ impl Tap {
         let mtu = Arc::new(AtomicU32::new(interface.known().mtu));
         let counters = PortCounters::default();
         let rx = fds.iter().enumerate();
-        let rx = rx.map(|(i, fd)| Rx::new(fd.clone(), counters.rx(i), env)).collect();
+        let header = header_len(offloads);
+        let rx = rx.map(|(i, fd)| Rx::new(fd.clone(), header, counters.rx(i), env)).collect();
         Ok(Arc::new(Tap {
             name: port.into(),
             kind: KIND.names.iter().find(|k| **k == spec.kind).unwrap_or(&"tap"),
@@ -88,7 +90,7 @@ impl Tap {
             mtu,
             fds,
             rx: Mutex::new(rx),
-            offloads: Offloads { csum: true, tso4: true, tso6: true, uso },
+            offloads,
             memory: env.memory,
         }))
     }
@@ -181,9 +183,17 @@ fn attach(port: &str, multi_queue: bool) -> Result<OwnedFd, Error> {
     Err(Error::System { port: port.into(), what: "make the tap device".into(), source, hint })
 }
 
-/// Tells the kernel which unfinished frames it may hand us. Returns whether UDP segmentation is among
-/// them, which Linux has since 6.2.
-fn set_offloads(port: &str, fd: &OwnedFd) -> Result<bool, Error> {
+/// Bytes of the vnet header.
+fn header_len(offloads: Offloads) -> usize {
+    if offloads.tunnels { vnet::TUNNEL_LEN } else { vnet::LEN }
+}
+
+/// Segments in a tunnel over UDP may be handed over.
+const TUN_F_UDP_TUNNEL_GSO: c_uint = 0x80;
+
+/// Tells the kernel which unfinished frames it may hand us, and takes as many from us. UDP segmentation is among them since Linux
+/// 6.2, and that of what is in a tunnel since 6.17.
+fn set_offloads(port: &str, fd: &OwnedFd) -> Result<Offloads, Error> {
     let set = |offloads: c_uint| {
         // SAFETY: TUNSETOFFLOAD takes its argument by value.
         match unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) } {
@@ -191,17 +201,28 @@ fn set_offloads(port: &str, fd: &OwnedFd) -> Result<bool, Error> {
             _ => Err(io::Error::last_os_error()),
         }
     };
-    // The vnet header has 10 bytes unless told otherwise; told, in case a default changes.
-    let len = vnet::LEN as c_int;
-    // SAFETY: TUNSETVNETHDRSZ reads one int.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &len) } != 0 {
-        return Err(system(port, "set the size of the vnet header", io::Error::last_os_error()));
-    }
+    let set_header = |len: usize| {
+        let len = len as c_int;
+        // SAFETY: TUNSETVNETHDRSZ reads one int.
+        match unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &len) } {
+            0 => Ok(()),
+            _ => Err(system(port, "set the size of the vnet header", io::Error::last_os_error())),
+        }
+    };
     let basic = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-    if set(basic | libc::TUN_F_USO4 | libc::TUN_F_USO6).is_ok() {
-        return Ok(true);
+    let uso = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: true };
+    set_header(vnet::TUNNEL_LEN)?;
+    if set(basic | uso | TUN_F_UDP_TUNNEL_GSO).is_ok() {
+        return Ok(all);
     }
-    set(basic).map(|()| false).map_err(|e| system(port, "set the offloads of the tap device", e))
+    // The vnet header has 10 bytes unless told otherwise.
+    set_header(vnet::LEN)?;
+    if set(basic | uso).is_ok() {
+        return Ok(Offloads { tunnels: false, ..all });
+    }
+    let offloads = Offloads { uso: false, tunnels: false, ..all };
+    set(basic).map(|()| offloads).map_err(|e| system(port, "set the offloads of the tap device", e))
 }
 
 impl Port for Tap {
@@ -287,6 +308,8 @@ impl Port for Tap {
 
 struct Rx {
     fd: Arc<OwnedFd>,
+    /// Bytes of the vnet header.
+    header_len: usize,
     counters: Arc<RxCounters>,
     memory: &'static Memory,
     large: &'static Memory,
@@ -299,8 +322,8 @@ struct Rx {
 }
 
 impl Rx {
-    fn new(fd: Arc<OwnedFd>, counters: Arc<RxCounters>, env: &Env) -> Rx {
-        Rx { fd, counters, memory: env.memory, large: env.large, first: None, spare: None, gone: false }
+    fn new(fd: Arc<OwnedFd>, header_len: usize, counters: Arc<RxCounters>, env: &Env) -> Rx {
+        Rx { fd, header_len, counters, memory: env.memory, large: env.large, first: None, spare: None, gone: false }
     }
 
     /// Reads one frame. `None`: there is none, or it can't be taken now.
@@ -314,17 +337,17 @@ impl Rx {
             Some(packet) => packet,
             None => (self.large.allocate)(self.large, HEADROOM + FIRST, MAX_FRAME).ok_or_else(no_buffer)?,
         };
-        let mut header = [0; vnet::LEN];
+        let mut header = [0; vnet::TUNNEL_LEN];
         let result = {
             let mut parts = [
-                IoSliceMut::new(&mut header),
+                IoSliceMut::new(&mut header[..self.header_len]),
                 IoSliceMut::new(first.push_back(FIRST).ok_or_else(no_buffer)?),
                 IoSliceMut::new(spare.push_back(MAX_FRAME).ok_or_else(no_buffer)?),
             ];
             rustix::io::readv(&self.fd, &mut parts)
         };
         let len = match result {
-            Ok(n) => n.saturating_sub(vnet::LEN),
+            Ok(n) => n.saturating_sub(self.header_len),
             Err(error) => {
                 (self.first, self.spare) = (emptied(first), emptied(spare));
                 return Err(error.into());
@@ -340,7 +363,7 @@ impl Rx {
             self.first = emptied(first);
             spare
         };
-        *packet.offload_mut() = vnet::decode(&header);
+        *packet.offload_mut() = vnet::decode_tunnelled(&header);
         Ok(packet)
     }
 }
@@ -402,9 +425,11 @@ impl Tx {
             self.counters.dropped(TxDrop::of_length(packet.data()), 1);
             return false;
         }
-        let header = vnet::encode(packet.offload());
+        let tunnel = if self.offloads.tunnels { offload::tunnel_of(packet) } else { None };
+        let header = vnet::encode_tunnelled(packet.offload(), tunnel);
+        let header = &header[..header_len(self.offloads)];
         loop {
-            match rustix::io::writev(&self.fd, &[IoSlice::new(&header), IoSlice::new(packet.data())]) {
+            match rustix::io::writev(&self.fd, &[IoSlice::new(header), IoSlice::new(packet.data())]) {
                 Ok(_) => {
                     self.counters.passed(1, packet.len());
                     return true;

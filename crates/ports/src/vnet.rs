@@ -1,5 +1,6 @@
 //! `struct virtio_net_hdr` (virtio 1.2 section 5.1.6), which tap devices and packet sockets put in
-//! front of each frame, in its form of 10 bytes.
+//! front of each frame, in its form of 10 bytes, and in that of 24 bytes, which has a place for tunnels (`struct
+//! virtio_net_hdr_v1_hash_tunnel`, virtio 1.4; taps of Linux since 6.17).
 //!
 //! Its 16-bit fields are little endian in virtio 1.0 and later, but in the byte order of the machine
 //! on taps and packet sockets: the kernel reads them as "legacy virtio" unless TUNSETVNETLE or
@@ -8,10 +9,40 @@
 
 use packet::Offload;
 
-use crate::offload;
+use crate::offload::{self, TunnelPlace};
 
 /// Bytes of the header.
 pub const LEN: usize = 10;
+
+/// Bytes of the form that knows tunnels.
+pub const TUNNEL_LEN: usize = 24;
+
+/// Segments are in a tunnel over UDP over IPv4; over IPv6.
+const GSO_TUNNEL_IPV4: u8 = 0x20;
+const GSO_TUNNEL_IPV6: u8 = 0x40;
+
+/// The header that says `offload` of a frame in a tunnel, or in none.
+#[inline]
+pub fn encode_tunnelled(offload: &Offload, tunnel: Option<TunnelPlace>) -> [u8; TUNNEL_LEN] {
+    let mut header = [0; TUNNEL_LEN];
+    header[..LEN].copy_from_slice(&encode(offload));
+    if let Some(TunnelPlace { outer_l4, inner_l3, outer_ipv6 }) = tunnel {
+        header[1] |= if outer_ipv6 { GSO_TUNNEL_IPV6 } else { GSO_TUNNEL_IPV4 };
+        // Little endian on every machine (include/linux/virtio_net.h, virtio_net_hdr_tnl_to_skb).
+        header[20..22].copy_from_slice(&outer_l4.to_le_bytes());
+        header[22..24].copy_from_slice(&inner_l3.to_le_bytes());
+    }
+    header
+}
+
+/// What a header says that the kernel has made, and that may know of a tunnel. Where the tunnel's headers are need not be remembered: the
+/// place of the checksum tells.
+#[inline]
+pub fn decode_tunnelled(header: &[u8; TUNNEL_LEN]) -> Offload {
+    let Some(mut first) = header.first_chunk().copied() else { return Offload::NONE };
+    first[1] &= !(GSO_TUNNEL_IPV4 | GSO_TUNNEL_IPV6);
+    decode(&first)
+}
 
 /// The header that says `offload`, in the byte order of the machine.
 #[inline]
@@ -48,6 +79,25 @@ pub fn decode(header: &[u8; LEN]) -> Offload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tunnels_are_told_in_the_long_form() {
+        let offload = Offload {
+            flags: Offload::NEEDS_CSUM,
+            gso_type: Offload::GSO_TCPV4,
+            hdr_len: 104,
+            gso_size: 1398,
+            csum_start: 84,
+            csum_offset: 16,
+        };
+        assert_eq!(encode_tunnelled(&offload, None)[..LEN], encode(&offload));
+        for outer_ipv6 in [false, true] {
+            let header = encode_tunnelled(&offload, Some(TunnelPlace { outer_l4: 34, inner_l3: 64, outer_ipv6 }));
+            assert_eq!(header[1], 1 | if outer_ipv6 { 0x40 } else { 0x20 });
+            assert_eq!((&header[20..22], &header[22..]), (&[34, 0][..], &[64, 0][..]));
+            assert_eq!(decode_tunnelled(&header), offload);
+        }
+    }
 
     #[test]
     fn survives_a_round_trip() {

@@ -134,6 +134,17 @@ pub(crate) fn sums_up(header: &ipv4::Header) -> bool {
     (sum >> 16) + (sum & 0xffff) == 0xffff
 }
 
+/// Whether a header is of those that carry frames and are the same for all of them.
+fn is_same_for_segments(header: &Header<'_>) -> bool {
+    matches!(
+        header,
+        Header::Vxlan { .. }
+            | Header::VxlanGpe { payload: Payload::Ethernet, .. }
+            | Header::Geneve { payload: Payload::Ethernet, .. }
+            | Header::Gre { payload: Payload::Ethernet, checksum: false, sequence: None, .. }
+    )
+}
+
 /// What is behind a header.
 #[inline]
 pub fn payload_of(header: &Header<'_>) -> Payload {
@@ -245,6 +256,8 @@ pub struct Prepared {
     has_id: bool,
     /// Whether this host may fragment the packet.
     may_fragment: bool,
+    /// Whether a super-frame can have them as a whole.
+    fit_super_frames: bool,
     /// Whether packets have any of what [`Rest`] says.
     has_rest: bool,
     rest: Rest,
@@ -341,6 +354,7 @@ impl Prepared {
             skipped: if payload == Payload::Ethernet { 0 } else { 14 },
             has_id: !is_v6 && !outer.dont_fragment,
             may_fragment: !outer.dont_fragment,
+            fit_super_frames: outer.dont_fragment && udp_sum.is_none() && is_same_for_segments(header),
             has_rest: patches != Patches::default() || label.is_some() || udp_sum.is_some(),
             rest: Rest { patches, label, udp_sum },
         })
@@ -367,6 +381,13 @@ impl Prepared {
     #[inline]
     pub fn needs_id(&self) -> bool {
         self.has_id
+    }
+
+    /// Whether a super-frame can have them as a whole: they are the same for each of its segments but for lengths and identification,
+    /// and whoever cuts it finds the packet inside.
+    #[inline]
+    pub fn fit_super_frames(&self) -> bool {
+        self.fit_super_frames
     }
 
     /// Whether a packet that is too long may be sent as fragments.

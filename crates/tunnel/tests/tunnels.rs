@@ -215,7 +215,7 @@ fn encapsulate(outer: &Outer, owned: &Owned, each: &Each, data: &[u8]) -> Result
     Ok(frame)
 }
 
-/// Reads a packet in all ways, of which two are for most packets only: what they say is the same.
+/// Reads a packet in all ways, of which three are for most packets only: what they say is the same.
 fn read(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<Decapsulated<'_>, Malformed> {
     let result = decapsulate(packet, protocol, verify);
     let [mut expected, mut block] =
@@ -243,6 +243,24 @@ fn read(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<Decapsulate
         assert_eq!(*range, 14 + result.start..14 + result.end);
         assert!(result.outer.tos & 3 == 0 && !has_options && range.len() >= 14);
         assert_eq!(payload_of(&result.header), Payload::Ethernet);
+    }
+    let more = verify.ip.then(|| plain::receive_more(&frame, protocol, verify.transport, &mut block)).flatten();
+    if let Some((range, options)) = &more {
+        let result = result.expect("it is a little less like most");
+        assert_eq!(block.as_bytes(), expected.as_bytes());
+        assert_eq!(*range, 14 + result.start..14 + result.end);
+        let known = if let Header::Geneve { options, .. } = result.header { options } else { &[] };
+        assert_eq!((*options, payload_of(&result.header)), (known, Payload::Ethernet));
+    }
+    assert!(plain.is_none() || more.is_some());
+    if let Ok(Decapsulated { outer, header, start, end }) = result {
+        let is_known = match header {
+            Header::Vxlan { group, .. } => group.is_none(),
+            Header::Geneve { oam, payload, .. } => !oam && payload == Payload::Ethernet,
+            _ => false,
+        };
+        let is_usual = packet[0] == 0x45 || is_v6;
+        assert_eq!(more.is_some(), is_known && is_usual && outer.tos & 3 == 0 && end - start >= 14 && verify.ip);
     }
     // Those that are like most are known as such.
     if let Ok(Decapsulated { outer, header, start, end }) = result {

@@ -270,12 +270,11 @@ impl Executor {
                 view.refresh(packet.data(), false, self.vlan_limit);
                 return Stepped::done(step.rewrite(packet, view.key, &view.layers));
             }
-            Step::TunnelPush(headers)
-                if !headers.takes(packet, 0, headers.longest(self.outputs.mtu(headers.out_port))) =>
-            {
-                return Stepped::Unfinished;
-            }
             Step::TunnelPush(headers) => {
+                let mtu = self.outputs.mtu(headers.out_port);
+                if !headers.takes(packet, 0, mtu, headers.longest(mtu)) {
+                    return Stepped::Unfinished;
+                }
                 return if headers.push(packet) { Stepped::Done } else { Stepped::NotPushed };
             }
             Step::PushVlan { .. } | Step::PopVlan => {

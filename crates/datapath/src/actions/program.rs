@@ -360,8 +360,9 @@ impl Program {
         let mut longer = 0;
         self.steps.iter().all(|step| {
             if let Step::TunnelPush(push) = step {
-                let longest = push.longest(mtu_of(push.out_port));
-                if !packets.iter().all(|packet| push.takes(packet, longer, longest)) {
+                let mtu = mtu_of(push.out_port);
+                let longest = push.longest(mtu);
+                if !packets.iter().all(|packet| push.takes(packet, longer, mtu, longest)) {
                     return false;
                 }
             }

@@ -5,7 +5,8 @@
 //! headers said as metadata.
 //!
 //! Work that is left to do for a packet (checksums, segments) is about its inner headers. Where the outer ones have a checksum of all that
-//! they carry, it is done before. Super-frames are cut before they enter a tunnel. What is too long then for the device of the route is
+//! they carry, it is done before. Super-frames get the headers as a whole where each segment can have the same, and are cut by the port
+//! by which they leave; otherwise they are cut before. What is too long then for the device of the route is
 //! sent in fragments where the headers allow that; otherwise it is dropped where it would be sent.
 
 use std::cell::Cell;
@@ -28,7 +29,7 @@ use tunnel::{ecn, metadata, plain};
 use zerocopy::FromBytes;
 
 use crate::drop::DropReason;
-use crate::pipeline::metadata::TunnelledRest;
+use crate::pipeline::metadata::{Metadata, TunnelledRest};
 use crate::port_no::PortNo;
 
 /// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.
@@ -143,10 +144,32 @@ impl Encapsulation {
     /// Whether the packet can be encapsulated as it is. It is `longer` then by headers that it gets before; see
     /// [`longest`](Encapsulation::longest).
     #[inline(always)]
-    pub fn takes(&self, packet: &Packet, longer: usize, longest: usize) -> bool {
+    pub fn takes(&self, packet: &Packet, longer: usize, mtu: usize, longest: usize) -> bool {
         let offload = packet.offload();
+        if offload.is_gso() {
+            return longer == 0 && self.takes_whole(packet, mtu);
+        }
         let is_summed = self.headers.sums_payload() || self.max_len != u32::MAX;
-        !offload.is_gso() && (!offload.needs_csum() || !is_summed) && packet.len() + longer <= longest
+        (!offload.needs_csum() || !is_summed) && packet.len() + longer <= longest
+    }
+
+    /// Whether a super-frame can have the headers as a whole: it is in no other tunnel, its segments keep within the MTU, and IP can tell
+    /// its length.
+    #[inline(never)]
+    fn takes_whole(&self, packet: &Packet, mtu: usize) -> bool {
+        let (offload, frame) = (packet.offload(), packet.data());
+        if !self.headers.fit_super_frames() || self.max_len != u32::MAX || !offload.needs_csum() {
+            return false;
+        }
+        let (l4, longer) = (usize::from(offload.csum_start), self.headers.len() - self.headers.ip());
+        let l4_len = match offload.gso_type & !Offload::GSO_ECN {
+            Offload::GSO_TCPV4 | Offload::GSO_TCPV6 => usize::from(frame.get(l4 + 12).map_or(0, |byte| byte >> 4)) * 4,
+            Offload::GSO_UDP_L4 => 8,
+            _ => return false,
+        };
+        own_l4(frame) == Some(l4)
+            && l4 + l4_len + usize::from(offload.gso_size) + longer <= mtu
+            && frame.len() + longer <= usize::from(u16::MAX)
     }
 
     /// Puts the headers before a packet that can be encapsulated as it is. Returns `false` where there is no room, or the packet is too
@@ -182,7 +205,10 @@ impl Encapsulation {
         let by = (len - skipped) as u16;
         if offload.needs_csum() {
             offload.csum_start = offload.csum_start.wrapping_add(by);
-            (offload.gso_type, offload.hdr_len, offload.gso_size) = (0, 0, 0);
+            match offload.is_gso() {
+                true => offload.hdr_len = offload.hdr_len.saturating_add(by),
+                false => (offload.gso_type, offload.hdr_len, offload.gso_size) = (0, 0, 0),
+            }
         } else {
             *offload = Offload::NONE;
         }
@@ -215,6 +241,19 @@ impl Encapsulation {
             }
         })
         .and(fragmented)
+    }
+}
+
+/// Where the header above IP begins in a frame, behind tags, if there are no extension headers.
+fn own_l4(frame: &[u8]) -> Option<usize> {
+    let mut at = 12;
+    while let Some([0x81, 0x00] | [0x88, 0xa8]) = frame.get(at..at + 2) {
+        at += 4;
+    }
+    match *frame.get(at..at + 3)? {
+        [0x08, 0x00, first] => Some(at + 2 + usize::from(first & 15) * 4),
+        [0x86, 0xdd, _] => Some(at + 2 + 40),
+        _ => None,
     }
 }
 
@@ -264,6 +303,20 @@ impl Decapsulation {
         packet.truncate(end);
         packet.pull_front(start);
         // Whatever is known of a checksum was about the outer packet.
+        *packet.offload_mut() = Offload::NONE;
+        Some(())
+    }
+
+    /// As [`pop_plain`](Decapsulation::pop_plain), for a packet a little less like most, the one of number `at` of a batch, which gets its
+    /// metadata.
+    #[inline]
+    pub fn pop_more(&self, packet: &mut Packet, metadata: &mut Metadata, at: usize) -> Option<()> {
+        let verify = !is_verified(packet.offload());
+        let (Range { start, end }, options) =
+            plain::receive_more(packet.data(), self.protocol, verify, metadata.tunnel_mut(at))?;
+        metadata.finish_with_options(at, self.port, options);
+        packet.truncate(end);
+        packet.pull_front(start);
         *packet.offload_mut() = Offload::NONE;
         Some(())
     }

@@ -41,6 +41,10 @@ impl Executor {
                 left += 1;
                 continue;
             }
+            if pop.pop_more(packet, &mut batch.metadata, left).is_some() {
+                left += 1;
+                continue;
+            }
             match pop.pop(packet, batch.metadata.tunnel_mut(left), &mut self.tunnelled.rest) {
                 Ok(_) => {
                     batch.metadata.finish_tunnelled(left, pop.port, &self.tunnelled.rest);

@@ -149,6 +149,27 @@ impl Metadata {
         self.present[i] = Blocks::COMMON.with(BlockId::Tunnel);
     }
 
+    /// As [`finish_plain`](Metadata::finish_plain), for one that came with options, at most 252 bytes of them.
+    #[inline]
+    pub fn finish_with_options(&mut self, i: usize, in_port: PortNo, options: &[u8]) {
+        self.finish_plain(i, in_port);
+        if options.is_empty() {
+            return;
+        }
+        let blocks = &mut self.blocks.get_or_insert_with(no_blocks)[i];
+        let mut rest = options;
+        for (at, Block(bytes)) in blocks[FIRST_OPTIONS..].iter_mut().enumerate() {
+            let (part, later) = rest.split_at(rest.len().min(bytes.len()));
+            bytes[..part.len()].copy_from_slice(part);
+            bytes[part.len()..].fill(0);
+            rest = later;
+            self.present[i] = self.present[i].with(CARRIED_BLOCKS[FIRST_OPTIONS + at]);
+        }
+        if let Some(Block(last)) = blocks.last_mut() {
+            last[63] = options.len() as u8;
+        }
+    }
+
     #[inline(never)]
     fn take_options(&mut self, i: usize, options: &TunnelOptions) {
         let blocks = self.blocks.get_or_insert_with(no_blocks);

@@ -19,18 +19,19 @@ impl Sum {
     pub fn add_bytes(self, bytes: &[u8]) -> Sum {
         let (quads, rest) = bytes.as_chunks::<4>();
         let (pairs, last) = rest.as_chunks::<2>();
-        // 2^32 words of 32 bits fit: more than a message can have.
-        let mut sum = self.0;
+        // 2^32 words of 32 bits fit: more than a message can have. The order of bytes is put right at the end, which is the same
+        // (RFC 1071 section 2(B)), and lets several words be added at once.
+        let mut sum = 0;
         for quad in quads {
-            sum += u64::from(u32::from_be_bytes(*quad));
+            sum += u64::from(u32::from_ne_bytes(*quad));
         }
         for pair in pairs {
-            sum += u64::from(u16::from_be_bytes(*pair));
+            sum += u64::from(u16::from_ne_bytes(*pair));
         }
         if let [byte] = last {
-            sum += u64::from(*byte) << 8;
+            sum += u64::from(u16::from_ne_bytes([*byte, 0]));
         }
-        Sum(fold32(sum))
+        Sum(fold32(self.0 + u64::from(u16::from_be(Sum(fold32(sum)).partial()))))
     }
 
     /// Adds one word.

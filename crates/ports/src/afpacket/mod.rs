@@ -144,7 +144,7 @@ impl AfPacket {
         }
         Ok(Arc::new(AfPacket {
             qdisc_bypass: options.flag("qdisc-bypass", false),
-            offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso() },
+            offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso(), tunnels: false },
             memory: env.memory,
             driver: interface.driver().unwrap_or_default(),
             rx: Mutex::new(rx),

@@ -240,7 +240,7 @@ fn start(port: &str, found: Found, wanted: &Wanted, large: &'static Memory) -> R
         tx_queues: granted.tx_queues,
         rx_descriptors: granted.rx_descriptors,
         tx_descriptors: granted.tx_descriptors,
-        offloads: Offloads { csum: tx & checksums == checksums, tso4: tso, tso6: tso, uso },
+        offloads: Offloads { csum: tx & checksums == checksums, tso4: tso, tso6: tso, uso, tunnels: false },
         chains,
         mtu: granted.mtu,
         attached: found.attached,

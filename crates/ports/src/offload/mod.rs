@@ -7,7 +7,8 @@
 //! checksums but does not cut gets segments whose checksums are left to it.
 //!
 //! Headers are looked for behind VLAN tags and MPLS labels. What the kernel understands in a vnet header
-//! knows no labels and no tunnels, so a super-frame with labels or in a [tunnel](outer) is always cut here.
+//! knows no labels, so a super-frame with labels is always cut here. Of tunnels, only the long form of that header knows
+//! ([`tunnel_of`]): for other ports, super-frames in a [tunnel](outer) are cut here, too.
 
 pub mod fragment;
 pub mod fuzz;
@@ -93,7 +94,7 @@ pub fn complete(
             return cut(&packet, memory, can.csum, emit).map(|_| ());
         }
         // What is left to a port, which may be a device or another guest, is what could be cut here.
-        if GsoHeaders::parse(&packet)?.outer.is_some() {
+        if GsoHeaders::parse(&packet)?.outer.is_some_and(|outer| !(can.tunnels && outer.is_plain_udp())) {
             return cut(&packet, memory, can.csum, emit).map(|_| ());
         }
         check_csum_place(&packet)?;
@@ -191,7 +192,7 @@ fn cut(
         frame[head.len()..].copy_from_slice(part);
         headers.finish(frame, index, index * size, index + 1 == count);
         let sum = headers.pseudo_sum(frame);
-        let is_left = unfinished && headers.checksum && headers.outer.is_none();
+        let is_left = unfinished && headers.checksum && headers.outer.as_ref().is_none_or(|outer| !outer.checksum);
         if is_left {
             headers.store_checksum(frame, !fold(sum));
         } else if headers.checksum {
@@ -207,6 +208,29 @@ fn cut(
         emit(segment);
     }
     Ok(count)
+}
+
+/// Where the headers of a tunnel are around a super-frame that is to be cut by its inner ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TunnelPlace {
+    /// The header of UDP.
+    pub outer_l4: u16,
+    /// The inner header of IP.
+    pub inner_l3: u16,
+    /// Whether the outer header is of IPv6.
+    pub outer_ipv6: bool,
+}
+
+/// The tunnel over UDP that a super-frame is in.
+pub fn tunnel_of(packet: &Packet) -> Option<TunnelPlace> {
+    let offload = packet.offload();
+    if !offload.is_gso() || !offload.needs_csum() {
+        return None;
+    }
+    let headers = GsoHeaders::parse(packet).ok()?;
+    let outer = headers.outer.filter(Outer::is_plain_udp)?;
+    let place = |at: usize| u16::try_from(at).ok();
+    Some(TunnelPlace { outer_l4: place(outer.l4)?, inner_l3: place(headers.l3)?, outer_ipv6: outer.ipv6 })
 }
 
 /// An empty packet with room for `len` bytes.

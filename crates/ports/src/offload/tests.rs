@@ -203,8 +203,38 @@ proptest! {
         let mut wanted = Vec::new();
         segment(&inner, &HEAP, &mut |part| wanted.push(part.data()[skipped..].to_vec())).unwrap();
         let tunnelled = fuzz::finish(outer.data(), *outer.offload(), fuzz::offloads(can));
-        let found: Vec<_> = tunnelled.iter().map(|part| part.data()[before + skipped..].to_vec()).collect();
+        let finished = |mut part: Packet| {
+            complete_checksum(&mut part).unwrap();
+            part.data()[before + skipped..].to_vec()
+        };
+        let found: Vec<_> = tunnelled.into_iter().map(finished).collect();
         prop_assert_eq!(found, wanted);
+    }
+
+    /// What a port that knows tunnels gets: what is in one over UDP whole, unless the outer checksum is different for each segment.
+    #[test]
+    fn a_port_that_knows_tunnels_gets_what_it_knows(
+        mut shape in shapes(), kind in 0..5usize, ipv6 in any::<bool>(), checksum in any::<bool>(),
+    ) {
+        shape.unfinished = true;
+        if kind > 2 {
+            shape.tags = 0;
+        }
+        let inner = shape.build();
+        let packet = encapsulate(&inner, kind, ipv6, checksum);
+        let skipped = if kind > 2 { 14 } else { 0 };
+        let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: true };
+        let is_known = kind < 2 && !checksum;
+        let place = tunnel_of(&packet);
+        prop_assert_eq!(place.is_some(), is_known);
+        if let Some(TunnelPlace { outer_l4, inner_l3, outer_ipv6 }) = place {
+            let before = packet.offload().csum_start - inner.offload().csum_start;
+            prop_assert_eq!((outer_l4, outer_ipv6), (if ipv6 { 54 } else { 34 }, ipv6));
+            prop_assert_eq!(usize::from(inner_l3), usize::from(before) + 14 + 4 * shape.tags - skipped);
+        }
+        let parts = fuzz::finish(packet.data(), *packet.offload(), all);
+        prop_assert_eq!(parts.len() == 1 && parts[0].offload().is_gso(), is_known);
+        prop_assert_eq!(tunnel_of(&inner), None);
     }
 
     #[test]
@@ -280,7 +310,7 @@ proptest! {
                 *byte = value;
             }
         }
-        for can in [Offloads::default(), Offloads { csum: true, tso4: true, tso6: true, uso: true }] {
+        for can in [Offloads::default(), Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false }] {
             let mut packet = Packet::from_slice(&frame);
             *packet.offload_mut() = Offload { flags, gso_type, hdr_len: 0, gso_size, csum_start, csum_offset };
             let mut emitted = 0;
@@ -307,7 +337,7 @@ fn shape() -> Shape {
 
 #[test]
 fn what_the_port_can_do_is_left_to_it() {
-    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true };
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false };
     let count = |can: Offloads| {
         let mut frames = Vec::new();
         complete(shape().build(), can, &HEAP, &mut |p| frames.push(p)).unwrap();
@@ -337,7 +367,7 @@ fn a_segment_longer_than_ip_can_say_is_refused() {
 
 #[test]
 fn a_super_frame_that_lies_is_not_left_to_the_port() {
-    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true };
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false };
     let refuse = |change: &dyn Fn(&mut Packet)| {
         let mut packet = shape().build();
         change(&mut packet);
@@ -363,7 +393,7 @@ fn label(mut packet: Packet) -> Packet {
 
 #[test]
 fn labelled_frames_are_cut_here_whatever_the_port_can_do() {
-    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true };
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false };
     for ipv6 in [false, true] {
         let shape = Shape { ipv6, ..shape() };
         let mut segments = Vec::new();

@@ -149,6 +149,7 @@ fn offloads(features: u64) -> Offloads {
         tso6: csum && has(dpdk_sys::VIRTIO_NET_F_GUEST_TSO6),
         // librte_vhost has no word for it.
         uso: false,
+        tunnels: false,
     }
 }
 
@@ -245,6 +246,6 @@ mod tests {
         let tso = bit(dpdk_sys::VIRTIO_NET_F_GUEST_TSO4) | bit(dpdk_sys::VIRTIO_NET_F_GUEST_TSO6);
         assert_eq!(offloads(tso), Offloads::default());
         let all = offloads(tso | bit(dpdk_sys::VIRTIO_NET_F_GUEST_CSUM));
-        assert_eq!(all, Offloads { csum: true, tso4: true, tso6: true, uso: false });
+        assert_eq!(all, Offloads { csum: true, tso4: true, tso6: true, uso: false, tunnels: false });
     }
 }

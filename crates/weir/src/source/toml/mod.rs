@@ -469,6 +469,7 @@ fn read_ingress_program(s: &mut Section) -> Option<desired::IngressProgram> {
 fn read_kind(item: &Item) -> Option<String> {
     let kind = item.str()?;
     let mut kinds: Vec<&str> = registry::KINDS.iter().flat_map(|k| k.names).copied().collect();
+    kinds.extend(ports::tunnel::KIND.names);
     kinds.push(PATCH);
     let known = kinds.contains(&kind).then(|| kind.to_owned());
     item.require(known, || {
@@ -481,13 +482,19 @@ fn read_kind(item: &Item) -> Option<String> {
 const PATCH: &str = "patch";
 
 fn check_options(s: &Section, name: &str, interface: &Interface) {
-    if interface.kind == PATCH {
+    let is_tunnel = ports::tunnel::KIND.names.contains(&interface.kind.as_str());
+    if interface.kind == PATCH || is_tunnel {
         if interface.ingress_filter.is_some() {
             s.error_at("ingress-filter", desired::NO_FRAMES);
         }
         if interface.ingress_program.is_some() {
             s.error_at("ingress-ebpf", desired::NO_FRAMES);
         }
+    }
+    if is_tunnel {
+        return check_tunnel(s, interface);
+    }
+    if interface.kind == PATCH {
         match interface.options.get("peer") {
             Some(peer) if peer == name => s.error_at("options", "a patch port cannot be its own peer"),
             Some(_) if interface.options.len() == 1 => {}
@@ -501,6 +508,18 @@ fn check_options(s: &Section, name: &str, interface: &Interface) {
             other => s.error(other.to_string()),
         }
     }
+}
+
+/// What a database's tunnel is only warned of, is a mistake in a file.
+fn check_tunnel(s: &Section, interface: &Interface) {
+    let kind = match tunnel::config::Kind::from_name(&interface.kind) {
+        Ok(kind) => kind,
+        Err(problem) => return s.error_at("type", problem.to_string()),
+    };
+    let options = interface.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let problems =
+        tunnel::config::Config::parse(kind, options).map_or_else(|problems| problems, |(_, warnings)| warnings);
+    problems.iter().for_each(|problem| s.error_at("options", problem.to_string()));
 }
 
 fn read_vlans(s: &mut Section) -> Vlans {

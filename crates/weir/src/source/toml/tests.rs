@@ -102,6 +102,27 @@ fn everything_is_read() {
 }
 
 #[test]
+fn tunnels_are_read_and_their_options_checked() {
+    let file = |kind: &str, options: &str| {
+        format!("[[bridge]]\nname = 'b'\n[[bridge.port]]\nname = 't'\ntype = '{kind}'\noptions = {{ {options} }}\n")
+    };
+    let read = load_text(&file("geneve", "remote_ip = '192.0.2.1', key = 7, csum = true")).unwrap().desired;
+    let port = &read.bridges["b"].ports["t"].interfaces["t"];
+    assert_eq!(
+        (port.kind.as_str(), port.options["key"].as_str(), port.options["csum"].as_str()),
+        ("geneve", "7", "true")
+    );
+    for (kind, options, expected) in
+        [("vxlan", "key = 7", "remote_ip"), ("vxlan", "remote_ip = '192.0.2.1', tunnel = 1", "tunnel")]
+    {
+        let errors = errors(&file(kind, options));
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:?}");
+    }
+    let filtered = file("vxlan", "remote_ip = '192.0.2.1'") + "ingress-filter = 'drop udp'\n";
+    assert!(errors(&filtered).iter().any(|error| error.contains("ingress-filter")), "{:?}", errors(&filtered));
+}
+
+#[test]
 fn an_empty_file_is_a_configuration() {
     assert_eq!(load_text("").unwrap().desired, Desired::default());
 }
