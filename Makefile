@@ -96,4 +96,4 @@ endif
 
 clean:
 	$(CARGO) clean
-	rm -rf .venv fuzz/target
+	rm -rf .venv .venv-faucet fuzz/target

@@ -23,7 +23,8 @@ pkg-config:pkg-config /usr/include/dpdk/rte_vhost.h:libdpdk-dev dpdk-testpmd:dpd
 /bin/busybox:busybox-static mmdebstrap:mmdebstrap /usr/lib/x86_64-linux-gnu/libpcap.so.0.8:libpcap0.8
 clang:clang traceroute:traceroute in.tftpd:tftpd-hpa
 /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk
-/usr/lib/python3/dist-packages/pyftpdlib/__init__.py:python3-pyftpdlib"
+/usr/lib/python3/dist-packages/pyftpdlib/__init__.py:python3-pyftpdlib
+/usr/include/python3.11/Python.h:libpython3.11-dev"
 for driver in af-xdp memif null pcap ring tap; do
     tests="$tests /usr/lib/x86_64-linux-gnu/librte_net_${driver/-/_}.so.23:librte-net-${driver}23"
 done
@@ -85,14 +86,22 @@ if [ "$what" = nightly ]; then
     fi
 fi
 
+# Makes a virtual environment of a list of packages, anew where the list has changed.
+python_tools() {
+    local venv=$1 list=$2 wanted
+    shift 2
+    wanted=$(sha256sum "$list" | cut -d' ' -f1)
+    [ "$(cat "$venv/requirements.sha256" 2>/dev/null)" != "$wanted" ] || return 0
+    echo "installing the Python tools of $list into $venv"
+    rm -rf "$venv"
+    /usr/bin/python3 -m venv "$@" "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$list"
+    echo "$wanted" >"$venv/requirements.sha256"
+}
+
 if [ "$what" = test ]; then
     scripts/guest-kernel.sh
-    wanted=$(sha256sum tests/requirements.txt | cut -d' ' -f1)
-    if [ "$(cat .venv/requirements.sha256 2>/dev/null)" != "$wanted" ]; then
-        echo "installing the Python tools of the tests into .venv"
-        rm -rf .venv
-        /usr/bin/python3 -m venv --system-site-packages .venv
-        .venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
-        echo "$wanted" >.venv/requirements.sha256
-    fi
+    python_tools .venv tests/requirements.txt --system-site-packages
+    # Faucet wants an os-ken older than the tests' own.
+    python_tools .venv-faucet tests/faucet-requirements.txt
 fi

@@ -97,9 +97,9 @@ pub struct Failure {
 /// The steps from `running`, whose ports have these numbers, to `desired`.
 ///
 /// What goes is taken away before what comes is added, so that a device can move from one bridge to
-/// another. Flows come after the ports that they name. Controllers come before both: a bridge loses
-/// all its flows when the first controller is configured and when the last one goes, so new ones come
-/// before old ones go, and the flows of the configuration are added after that.
+/// another. Controllers come after the ports: one that connects at once asks for the ports once, and may miss what comes while it
+/// does. Flows come after the ports that they name, and after controllers: a bridge loses all its flows when the first controller
+/// is configured and when the last one goes, so new ones come before old ones go.
 pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<ReconfigureStep> {
     let mut steps = Vec::new();
     for (name, old) in &running.bridges {
@@ -177,7 +177,6 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
     }
     let nothing = Bridge::default();
     let old = old.unwrap_or(&nothing);
-    plan_controllers(name, old, new, steps);
     let owners = Owners::of(name, new, numbers);
     // Ports without a claim to a number take what the others leave, those that have had one first.
     let mut ports: Vec<_> = new.ports.iter().collect();
@@ -208,6 +207,7 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
             steps.push(ReconfigureStep::SetVlans { bridge: bridge(), port, interfaces, vlans: want.vlans.clone() });
         }
     }
+    plan_controllers(name, old, new, steps);
     let flushed = old.controllers.is_empty() != new.controllers.is_empty();
     for flow in new.flows.iter().filter(|f| flushed || !old.flows.contains(f)) {
         steps.push(ReconfigureStep::AddFlow { bridge: bridge(), flow: flow.clone() });

@@ -256,6 +256,26 @@ fn changed_actions_replace_the_flow_without_a_gap() {
     assert!(matches!(&steps[..], [ReconfigureStep::AddFlow { .. }]), "{steps:?}");
 }
 
+/// A controller that connected before the last port was there asked for the ports, and missed what it was told of while it had no
+/// answer yet.
+#[test]
+fn a_controller_finds_the_ports_that_were_configured_with_it() {
+    let target = Target::PassiveTcp(1, None);
+    let bridge = Bridge {
+        ports: BTreeMap::from(["p", "q"].map(|name| (name.to_owned(), Port::default()))),
+        controllers: BTreeMap::from([(target, Controller::default())]),
+        flows: BTreeSet::from([FlowText("actions=NORMAL".to_owned())]),
+        ..Bridge::default()
+    };
+    let desired = Desired { bridges: BTreeMap::from([("br0".to_string(), bridge)]), ..Desired::default() };
+    let steps = plan(&Desired::default(), &desired, &Numbers::new());
+    let last = |is: fn(&ReconfigureStep) -> bool| steps.iter().rposition(is);
+    let ports = last(|step| matches!(step, ReconfigureStep::AddPort { .. } | ReconfigureStep::AddLocal { .. }));
+    let controllers = last(|step| matches!(step, ReconfigureStep::AddController { .. }));
+    let flows = last(|step| matches!(step, ReconfigureStep::AddFlow { .. }));
+    assert!(ports.is_some() && ports < controllers && controllers < flows, "{steps:?}");
+}
+
 #[test]
 fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
     let bridge = Bridge { ports: BTreeMap::from([("p".to_string(), Port::default())]), ..Bridge::default() };
