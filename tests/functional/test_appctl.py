@@ -420,6 +420,25 @@ def test_without_a_datapath_that_knows_lengths_packets_are_told_apart_one_by_one
         assert [line.partition("actions:")[2] for line in dump(switch)] == [actions]
 
 
+def test_a_change_of_features_leaves_no_flow_that_was_made_before(switch):
+    switch.ofctl("del-flows", "br0")
+    switch.ofctl("add-flow", "br0", "in_port=1,ip,actions=ct(table=1)")
+    switch.ofctl("add-flow", "br0", "table=1,ip,actions=2")
+
+    def stages():
+        receive(switch, "p1", 1)
+        until(lambda: len(dump(switch)) == 2, what="a flow for each pass")
+        return sorted(re.search(r"recirc_id\((\w+)\)", line)[1] for line in dump(switch))
+
+    assert stages() == ["0", "0x1"]
+    switch.appctl("dpif/set-dp-features", "br0", "check_pkt_len", "true")
+    assert len(dump(switch)) == 2, "nothing has changed"
+    switch.appctl("dpif/set-dp-features", "br0", "check_pkt_len", "false")
+    assert dump(switch) == []
+    # The number of the old ones is left to packets on their way.
+    assert stages() == ["0", "0x2"]
+
+
 def test_new_flows_are_logged_for_who_wants_it(switch):
     receive(switch, "p1", 1)
     assert "flow_add" not in switch.log()
