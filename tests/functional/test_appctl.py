@@ -420,6 +420,51 @@ def test_without_a_datapath_that_knows_lengths_packets_are_told_apart_one_by_one
         assert [line.partition("actions:")[2] for line in dump(switch)] == [actions]
 
 
+def test_each_thread_has_its_own_view_of_the_flows(ovs):
+    """Workers share the flows, but each counts what it has forwarded."""
+    ovs.start("--dummy-numa", "0,0")
+    dummy_bridge(ovs, "p1", "p2")
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=3")
+    ovs.vsctl("set", "Interface", "p1", "type=dummy-pmd", "options:n_rxq=2")
+    ovs.ofctl("add-flow", "br0", "in_port=1,actions=2")
+    until(lambda: ovs.appctl("dpif-netdev/pmd-rxq-show").count("port: p1") == 2)
+
+    def packets(*args):
+        return [int(re.search(r"packets:(\d+)", line)[1]) for line in ovs.appctl("dpctl/dump-flows", *args).splitlines()]
+
+    for queue in (0, 1, 1, 1):
+        ovs.appctl("netdev-dummy/receive", "p1", "--qid", str(queue), FLOW.format(1))
+        if queue == 0:
+            until(lambda: packets("pmd=-1") == [0])
+            assert packets("pmd=0") == packets("pmd=1") == [0], "nobody has used it, so it is there for both"
+    until(lambda: packets("pmd=-1") == [3])
+    assert sorted([packets("pmd=0"), packets("pmd=1")]) == [[], [3]]
+    ovs.appctl("netdev-dummy/receive", "p1", "--qid", "0", FLOW.format(1))
+    until(lambda: packets("pmd=-1") == [4])
+    assert sorted([packets("pmd=0"), packets("pmd=1")]) == [[1], [3]]
+    assert packets("pmd=7") == []
+    assert refused(ovs, "dpctl/dump-flows", "pmd=x") == "ovs-vswitchd: Invalid argument"
+
+
+def test_a_change_of_features_leaves_no_flow_that_was_made_before(switch):
+    switch.ofctl("del-flows", "br0")
+    switch.ofctl("add-flow", "br0", "in_port=1,ip,actions=ct(table=1)")
+    switch.ofctl("add-flow", "br0", "table=1,ip,actions=2")
+
+    def stages():
+        receive(switch, "p1", 1)
+        until(lambda: len(dump(switch)) == 2, what="a flow for each pass")
+        return sorted(re.search(r"recirc_id\((\w+)\)", line)[1] for line in dump(switch))
+
+    assert stages() == ["0", "0x1"]
+    switch.appctl("dpif/set-dp-features", "br0", "check_pkt_len", "true")
+    assert len(dump(switch)) == 2, "nothing has changed"
+    switch.appctl("dpif/set-dp-features", "br0", "check_pkt_len", "false")
+    assert dump(switch) == []
+    # The number of the old ones is left to packets on their way.
+    assert stages() == ["0", "0x2"]
+
+
 def test_new_flows_are_logged_for_who_wants_it(switch):
     receive(switch, "p1", 1)
     assert "flow_add" not in switch.log()

@@ -25,7 +25,7 @@ fn kinds() -> Vec<(Protocol, Header<'static>)> {
     let erspan = |mirror| Header::Erspan { session: 7, sequence: 0, mirror };
     vec![
         (Protocol::Vxlan { group_policy: false }, Header::Vxlan { vni: 7, group: None }),
-        (Protocol::VxlanGpe, Header::VxlanGpe { vni: 7, oam: false, payload }),
+        (Protocol::VxlanGpe, Header::VxlanGpe { vni: 7, payload }),
         (Protocol::Geneve, Header::Geneve { vni: 7, oam: false, payload, options: &[] }),
         (Protocol::Geneve, Header::Geneve { vni: 7, oam: true, payload, options: &OPTIONS }),
         (Protocol::Gre, gre(false, None)),

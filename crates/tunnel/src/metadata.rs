@@ -198,7 +198,11 @@ pub fn store_received(received: &Decapsulated<'_>, block: &mut block::Tunnel) {
             flags |= tun_flags::KEY;
             vni.into()
         }
-        Header::VxlanGpe { vni, oam, .. } | Header::Geneve { vni, oam, .. } => {
+        Header::VxlanGpe { vni, .. } => {
+            flags |= tun_flags::KEY;
+            vni.into()
+        }
+        Header::Geneve { vni, oam, .. } => {
             flags |= tun_flags::KEY | flag(oam, tun_flags::OAM);
             vni.into()
         }
@@ -269,9 +273,8 @@ impl Metadata {
                 }
                 Payload::Ethernet
             }
-            Header::VxlanGpe { vni, oam, payload } => {
+            Header::VxlanGpe { vni, payload } => {
                 flag(true, tun_flags::KEY);
-                flag(oam, tun_flags::OAM);
                 all.tun_id = vni.into();
                 payload
             }

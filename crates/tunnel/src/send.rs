@@ -109,7 +109,7 @@ pub fn header<'a>(config: &'a Config, metadata: &'a Metadata, payload: Payload) 
             let has_group = group_policy && (group.id, group.flags) != (0, 0);
             Ok(Header::Vxlan { vni, group: has_group.then_some(group) })
         }
-        Protocol::VxlanGpe => Ok(Header::VxlanGpe { vni, oam, payload }),
+        Protocol::VxlanGpe => Ok(Header::VxlanGpe { vni, payload }),
         Protocol::Geneve => Ok(Header::Geneve { vni, oam, payload, options: metadata.options.as_bytes() }),
         Protocol::Gre => Ok(Header::Gre {
             key: config.out_key.map(|_| metadata.tun_id as u32),

@@ -89,9 +89,6 @@ fn expected(config: &Config, sent: &Metadata, source_port: u16) -> Metadata {
         Kind::Vxlan => {
             all.flags |= tun_flags::KEY;
             all.tun_id = sent.tun_id & 0xff_ffff;
-            if config.protocol_extension {
-                all.flags |= keep(tun_flags::OAM);
-            }
             if config.group_policy && !config.protocol_extension {
                 (all.gbp_id, all.gbp_flags) = (sent.gbp_id, sent.gbp_flags);
             }

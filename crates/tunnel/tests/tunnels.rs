@@ -161,8 +161,8 @@ fn headers() -> impl Strategy<Value = Owned> {
         (vni.clone(), group).prop_map(move |(vni, group)| {
             plain(Protocol::Vxlan { group_policy: group.is_some() }, Header::Vxlan { vni, group })
         }),
-        (vni.clone(), any::<bool>(), payload.clone())
-            .prop_map(move |(vni, oam, payload)| plain(Protocol::VxlanGpe, Header::VxlanGpe { vni, oam, payload })),
+        (vni.clone(), payload.clone())
+            .prop_map(move |(vni, payload)| plain(Protocol::VxlanGpe, Header::VxlanGpe { vni, payload })),
         (vni, any::<bool>(), payload.clone(), options).prop_map(|(vni, oam, payload, options)| Owned {
             options,
             ..Owned::new(Protocol::Geneve, Header::Geneve { vni, oam, payload, options: &[] })
@@ -579,6 +579,7 @@ fn bad_headers_are_refused_by_name() {
         (&vxlan, PROTOCOLS[0], 35, 0x01, Malformed::Flags),
         (&vxlan, Protocol::VxlanGpe, 28, 0x3c, Malformed::Version),
         (&vxlan, Protocol::VxlanGpe, 28, 0x0c, Malformed::Payload),
+        (&vxlan, Protocol::VxlanGpe, 28, 0x0d, Malformed::Flags),
         (&geneve, Protocol::Geneve, 28, 0x42, Malformed::Version),
         (&geneve, Protocol::Geneve, 28, 0x3f, Malformed::Length),
         (&geneve, Protocol::Geneve, 39, 0x02, Malformed::Option),

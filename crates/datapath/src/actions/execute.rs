@@ -295,13 +295,13 @@ impl Executor {
                 }
             }
             Step::Hash { algorithm, basis } if view.validity == KeyValidity::All => {
-                let hash = flow_hash(&self.hasher, *algorithm, view.key, *basis);
+                let hash = flow_hash(*algorithm, view.key, *basis);
                 view.key.common_mut().dp_hash.set(hash);
             }
             Step::Hash { algorithm, basis } => {
                 let hash = self.with_key_copy(view, |executor, view| {
                     view.refresh(packet.data(), true, executor.vlan_limit);
-                    flow_hash(&executor.hasher, *algorithm, view.key, *basis)
+                    flow_hash(*algorithm, view.key, *basis)
                 });
                 view.key.common_mut().dp_hash.set(hash);
             }

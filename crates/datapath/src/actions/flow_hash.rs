@@ -6,13 +6,22 @@ use packet::flow::{Block, BlockId};
 
 use crate::action::HashAlgorithm;
 
+/// What `hash(...)` hashes with. It is no secret: a connection keeps its place in a select group over restarts, and has the same
+/// on every switch, as with OVS. (Digits of the square root of two.)
+static PUBLIC: Hasher = Hasher::new([0x6a09_e667_f3bc_c908, 0xb2fb_1366_ea95_7d3e]);
+
 /// Hash of the fields that all packets of a connection in one direction have in common.
 pub fn connection_hash(hasher: &Hasher, key: &Key) -> u32 {
-    flow_hash(hasher, HashAlgorithm::L4, key, 0)
+    hash(hasher, HashAlgorithm::L4, key, 0)
 }
 
-/// The hash of a packet's headers. Zero stands for none, so it is another number.
-pub fn flow_hash(hasher: &Hasher, algorithm: HashAlgorithm, key: &Key, basis: u32) -> u32 {
+/// The hash of a packet's headers that `hash(...)` gives. Zero stands for none, so it is another number.
+pub fn flow_hash(algorithm: HashAlgorithm, key: &Key, basis: u32) -> u32 {
+    hash(&PUBLIC, algorithm, key, basis)
+}
+
+#[inline]
+fn hash(hasher: &Hasher, algorithm: HashAlgorithm, key: &Key, basis: u32) -> u32 {
     let common = key.common();
     let mut block = Block::ZERO;
     let words = block.words_mut();
@@ -77,8 +86,7 @@ mod tests {
             here: (u32, u16), there: (u32, u16), proto in prop::sample::select(vec![6u8, 17, 132]), is_ipv6: bool,
             basis: u32,
         ) {
-            let hasher = Hasher::new([7, 8]);
-            let hash = |algorithm, ends| flow_hash(&hasher, algorithm, &packet(ends, proto, is_ipv6), basis);
+            let hash = |algorithm, ends| flow_hash(algorithm, &packet(ends, proto, is_ipv6), basis);
             let both = |algorithm| (hash(algorithm, [here, there]), hash(algorithm, [there, here]));
             let (out, back) = both(HashAlgorithm::SymmetricL4);
             prop_assert_eq!(out, back);
@@ -88,10 +96,17 @@ mod tests {
         }
     }
 
+    /// A restart must not send the packets of a connection to another bucket.
+    #[test]
+    fn hashes_are_the_same_in_each_process() {
+        let key = key("eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=6),tcp(src=1,dst=2)");
+        let hashes = [flow_hash(HashAlgorithm::L4, &key, 0), flow_hash(HashAlgorithm::SymmetricL4, &key, 7)];
+        assert_eq!(hashes, [4_077_351_546, 1_547_996_976]);
+    }
+
     #[test]
     fn what_counts() {
-        let hasher = Hasher::new([7, 8]);
-        let hash = |algorithm, text| flow_hash(&hasher, algorithm, &key(text), 0);
+        let hash = |algorithm, text| flow_hash(algorithm, &key(text), 0);
         let first = "eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17),udp(src=1,dst=2)";
         let later = "eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,frag=later)";
         assert_eq!(hash(HashAlgorithm::SymmetricL4, first), hash(HashAlgorithm::SymmetricL4, later));
@@ -99,9 +114,9 @@ mod tests {
         // The last bits of both addresses differ in the same way.
         let [a, b] = ["10.0.0.2,dst=10.0.1.3", "10.0.0.3,dst=10.0.1.2"]
             .map(|addresses| key(&format!("eth_type(0x0800),ipv4(src={addresses},proto=6),tcp(src=1,dst=2)")));
-        let symmetric = |key: &Key| flow_hash(&hasher, HashAlgorithm::SymmetricL4, key, 0);
+        let symmetric = |key: &Key| flow_hash(HashAlgorithm::SymmetricL4, key, 0);
         assert_ne!(symmetric(&a), symmetric(&b));
-        assert_ne!(symmetric(&a), flow_hash(&hasher, HashAlgorithm::SymmetricL4, &a, 1));
+        assert_ne!(symmetric(&a), flow_hash(HashAlgorithm::SymmetricL4, &a, 1));
         let frame =
             |src, dst| key(&format!("eth(src=02:00:00:00:00:0{src},dst=02:00:00:00:00:0{dst}),eth_type(0x1234)"));
         assert_eq!(symmetric(&frame(1, 2)), symmetric(&frame(2, 1)));

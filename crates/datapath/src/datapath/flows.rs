@@ -86,6 +86,11 @@ impl Datapath {
         self.resources.table.stats(id)
     }
 
+    /// What of them the worker with this number has counted, and those that had the number before it.
+    pub fn flow_stats_by(&self, id: FlowId, worker: usize) -> Option<FlowStats> {
+        self.resources.table.stats_by(id, worker)
+    }
+
     /// All flows, in no particular order, while workers and others go on: a flow that is installed or
     /// removed meanwhile may be seen or not; none is seen twice.
     pub fn flows(&self) -> impl Iterator<Item = FlowDump> + '_ {

@@ -112,7 +112,8 @@ impl Sections<'_> {
         // The key flag says whether there is a tunnel key: it shows with the key itself.
         let keyed = key.tun_id.get() != 0 || key.tun_flags.get() & tun_flags::KEY != 0;
         let key_flag = if keyed { tun_flags::KEY } else { 0 };
-        let value = key.tun_flags.get() | key_flag;
+        // What left the tunnel without Ethernet shows by its type.
+        let value = key.tun_flags.get() & !tun_flags::BARE | key_flag;
         let bits = mask.tun_flags.get() & (tun_flags::OAM | tun_flags::DF | tun_flags::CSUM) | key_flag;
         if bits != 0 {
             self.out.push_str("flags(");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use packet::Field;
 use packet::flow::text::{NoNames, PortNames};
-use packet::flow::{Key, Mask};
+use packet::flow::{Key, Mask, tun_flags};
 use packet::wire::nsh::{Metadata, Repr};
 use proptest::prelude::*;
 
@@ -121,6 +121,12 @@ fn tunnels_show_what_they_have() {
         text(&format!("tunnel(tun_id=0,src=1.1.1.1,flags(key)){eth}")),
         format!("tunnel(tun_id=0x0,src=1.1.1.1,flags(key)){eth}")
     );
+    // That it had no Ethernet is its type, and no flag.
+    let (mut key, mask) = super::parse_key("tunnel(src=1.1.1.1,flags(key)),in_port(1)", &NoNames).unwrap();
+    key.tunnel_mut().tun_flags = (tun_flags::KEY | tun_flags::BARE).into();
+    let mut out = String::new();
+    super::format_key(&mut out, &key, &mask, &Context::default());
+    assert!(out.contains("flags(key)"), "{out}");
     let (key, mask) = super::parse_key("tunnel(src=1.1.1.1,flags()),in_port(1)", &NoNames).unwrap();
     assert_eq!((key.tunnel().tun_flags.get(), mask.0.tunnel().tun_flags.get()), (0, 0xf));
 }

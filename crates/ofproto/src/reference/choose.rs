@@ -11,7 +11,6 @@ use foldhash::quality::FixedState;
 use openflow::action::{Bundle, BundleAlgorithm, HashFields, Multipath};
 use openflow::group::{Bucket, GroupSpec, GroupType};
 use openflow::{GroupId, OfPort};
-use packet::flow::hash;
 
 use super::{PacketInFlight, Pass, Reference};
 use crate::model::selector::Selector;
@@ -78,8 +77,7 @@ impl Reference {
 
     /// The datapath's hash of the packet, as its bytes are.
     pub(super) fn dp_hash(&self, in_flight: &PacketInFlight, (algorithm, basis): (HashAlgorithm, u32)) -> u32 {
-        let hasher = hash::Hasher::new(datapath::Config::default().seed);
-        datapath::flow_hash(&hasher, algorithm, &in_flight.frame.come_again().key().0, basis)
+        datapath::flow_hash(algorithm, &in_flight.frame.come_again().key().0, basis)
     }
 
     pub(super) fn bundle(&mut self, in_flight: &mut PacketInFlight, bundle: &Bundle, pass: &mut Pass) {

@@ -371,7 +371,7 @@ impl<R: Classified> Classifier<R> {
     }
 
     /// The best rule for `key`. Bits that the answer depends on are added to `wc`; every key that
-    /// equals this one in them gets the same answer. The bits for dl_type and, for IP, nw_frag have
+    /// equals this one in them gets the same answer. The bits for dl_type, packet_type and, for IP, nw_frag have
     /// to be in `wc` already.
     pub fn lookup(&self, key: &Key, wc: &mut Mask) -> Option<&Arc<R>> {
         self.search(key, wc, true)
@@ -382,7 +382,7 @@ impl<R: Classified> Classifier<R> {
             ipv4: &self.ipv4,
             ipv6: &self.ipv6,
             answers: (self.ipv4.answers(), self.ipv6.answers()),
-            dl_type: key.common().dl_type.get(),
+            ethertype: ethertype(key),
         };
         let mut best: Option<&Arc<R>> = None;
         let mut soft: Vec<(&Row<R>, usize)> = Vec::new();
@@ -577,7 +577,7 @@ impl<R: Classified> Subtable<R> {
     fn excluded(&self, stage: usize, key: &Key, wc: &mut Mask, prefixes: &mut Prefixes<'_>) -> bool {
         let is_here = |at: Prefixed, len: u8| len > 0 && self.layout.stage_has(stage, at.block, at.word());
         let (ipv4, ipv6) = &mut prefixes.answers;
-        match prefixes.dl_type {
+        match prefixes.ethertype {
             0x0800 => (0..2).any(|i| {
                 let len = self.prefixes[0][i];
                 is_here(IPV4[i], len) && prefixes.ipv4.exclude(i, IPV4[i].field, len, key, wc, ipv4)
@@ -596,7 +596,18 @@ struct Prefixes<'a> {
     ipv4: &'a Tries<u32>,
     ipv6: &'a Tries<u128>,
     answers: (Answers<u32>, Answers<u128>),
-    dl_type: u16,
+    ethertype: u16,
+}
+
+/// The Ethernet type of what is in an Ethernet frame, or that a packet without Ethernet begins with. Where such a one is looked
+/// up, its type stands in place of the other.
+fn ethertype(key: &Key) -> u16 {
+    let common = key.common();
+    match common.packet_type.get() {
+        0 => common.dl_type.get(),
+        kind if kind >> 16 == 1 => kind as u16,
+        _ => 0,
+    }
 }
 
 /// The ids of the conjunctions of which every dimension is present, in the order in which they became

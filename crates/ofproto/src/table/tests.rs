@@ -37,6 +37,7 @@ fn rule(classifier: &Classifier<Simple>, priority: u16, fields: &[(Field, u128, 
 fn base_mask(key: &Key) -> Mask {
     let mut wc = Mask::wildcard();
     wc.set_exact(Field::DlType);
+    wc.set_exact(Field::PacketType);
     if matches!(key.common().dl_type.get(), 0x0800 | 0x86dd) {
         wc.set_exact(Field::NwFrag);
     }
@@ -86,6 +87,22 @@ fn tries_spare_address_bits() {
         assert!(classifier.lookup(&key, &mut wc).is_none());
         assert_eq!(wc.get(Field::NwDst), bits);
     }
+}
+
+/// A rule for packets without Ethernet has their type in place of the Ethernet type.
+#[test]
+fn tries_spare_address_bits_of_packets_without_ethernet() {
+    let mut classifier = Classifier::default();
+    let kind = (Field::PacketType, packet::flow::packet_type(0x800).into(), ALL);
+    classifier.insert(rule(&classifier, 32, &[kind, (Field::NwDst, 0xc0a8_0a1e, ALL)]));
+    classifier.insert(rule(&classifier, 0, &[kind]));
+    let mut key = Key::new();
+    for (field, value, _) in [kind, (Field::NwDst, 0xc0a8_0a14, ALL)] {
+        key.set(field, value);
+    }
+    let mut wc = base_mask(&key);
+    assert_eq!(classifier.lookup(&key, &mut wc).map(|rule| rule.priority), Some(0));
+    assert_eq!(wc.get(Field::NwDst), 0xffff_fff8);
 }
 
 #[test]

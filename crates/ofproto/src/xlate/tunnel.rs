@@ -223,7 +223,6 @@ impl<'a> Ctx<'a, '_> {
         if tunnel_dst(self.packet).is_some() {
             let fields: &[Field] = match config.kind {
                 Kind::Vxlan if config.group_policy => &[Field::TunGbpId, Field::TunGbpFlags],
-                Kind::Vxlan if config.protocol_extension => &[Field::TunFlags],
                 Kind::Geneve => &[Field::TunFlags],
                 Kind::Erspan | Kind::Ip6erspan => {
                     &[Field::TunErspanVer, Field::TunErspanIdx, Field::TunErspanDir, Field::TunErspanHwid]

@@ -138,8 +138,6 @@ pub enum Header<'a> {
     VxlanGpe {
         /// Network identifier, 24 bits.
         vni: u32,
-        /// For the tunnel's end itself.
-        oam: bool,
         /// What is behind it.
         payload: Payload,
     },
@@ -216,7 +214,6 @@ const VXLAN_VNI: u8 = 0x08;
 const VXLAN_GROUP: u8 = 0x80;
 const GPE_VERSION: u8 = 0x30;
 const GPE_NEXT: u8 = 0x04;
-const GPE_OAM: u8 = 0x01;
 const GENEVE_OAM: u8 = 0x80;
 const GENEVE_CRITICAL: u8 = 0x40;
 const GRE_CHECKSUM: u16 = 0x8000;
@@ -324,11 +321,12 @@ fn read_gpe(bytes: &[u8]) -> Result<(Header<'_>, usize), Malformed> {
     if flags & GPE_VERSION != 0 {
         return Err(Malformed::Version);
     }
-    if flags & !GPE_OAM != VXLAN_VNI | GPE_NEXT || [a0, a1, reserved] != [0; 3] {
+    // What is for the tunnel's end itself (the O bit) is nothing to forward: as in OVS, it is dropped with all that is unknown.
+    if flags != VXLAN_VNI | GPE_NEXT || [a0, a1, reserved] != [0; 3] {
         return Err(Malformed::Flags);
     }
     let payload = GPE_PAYLOADS.iter().find(|(number, _)| *number == next).ok_or(Malformed::Payload)?.1;
-    Ok((Header::VxlanGpe { vni: u24([a, b, c]), oam: flags & GPE_OAM != 0, payload }, 8))
+    Ok((Header::VxlanGpe { vni: u24([a, b, c]), payload }, 8))
 }
 
 /// What a header of Geneve says.
@@ -551,10 +549,9 @@ impl Header<'_> {
                 }
                 out.put(&vni_bytes(vni)?)?;
             }
-            Header::VxlanGpe { vni, oam, payload } => {
+            Header::VxlanGpe { vni, payload } => {
                 let next = GPE_PAYLOADS.iter().find(|(_, known)| *known == payload).ok_or(Unwritable::Payload)?.0;
-                let flags = VXLAN_VNI | GPE_NEXT | if oam { GPE_OAM } else { 0 };
-                out.put(&[flags, 0, 0, next])?;
+                out.put(&[VXLAN_VNI | GPE_NEXT, 0, 0, next])?;
                 out.put(&vni_bytes(vni)?)?;
             }
             Header::Geneve { vni, oam, payload, options } => {

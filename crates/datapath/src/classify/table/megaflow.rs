@@ -597,6 +597,15 @@ impl Table {
         Some(self.stats_of(flow, writer.records.get(flow)?))
     }
 
+    /// What one worker has counted of it.
+    pub fn stats_by(&self, id: FlowId, worker: usize) -> Option<FlowStats> {
+        let writer = self.writer.lock();
+        let flow = self.arena.find(id)?;
+        let is_bare = writer.records.get(flow)?.is_bare;
+        let counters = (worker < self.arena.workers()).then(|| self.arena.flow_counters(worker))?;
+        Some(counters.stats(flow).without_made_up(is_bare))
+    }
+
     pub(super) fn stats_of(&self, flow: FlowRef, record: &Record) -> FlowStats {
         let mut stats = self.arena.stats(flow);
         if let Some(slow_path_stats) = &record.slow_path_stats {

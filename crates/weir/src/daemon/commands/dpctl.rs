@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use datapath::text::{Context as Style, parse_ufid};
-use datapath::{Action, Datapath, FlowDump, FlowId, FlowSpec, Given, PortNo};
+use datapath::{Action, Datapath, FlowDump, FlowId, FlowSpec, FlowStats, Given, PortNo, WorkerStats};
 use ofproto::FlowRequest;
 use openflow::Match;
 use packet::flow::text::NoNames;
@@ -16,7 +16,7 @@ use super::Context;
 use super::flows::DumpOptions;
 use super::ports::dpctl_show;
 use super::slow_path::when_done;
-use super::{conntrack, datapaths, dpctl_error as error};
+use super::{conntrack, datapaths, dpctl_error as error, pmd};
 use crate::flow_text::Names;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Pieces};
@@ -86,13 +86,36 @@ fn dump_flows(context: &Context, args: &[String]) -> Result<Pieces, String> {
     {
         return Ok(Box::new(|_| false));
     }
-    // The workers share one flow table: there is no dump for each thread.
-    if pmd.is_some_and(|number| number.parse::<i32>().is_err()) {
-        return Err(error(context, "Invalid argument"));
-    }
-    let passes = move |flow: &FlowDump| filter.as_ref().is_none_or(|filter| filter_passes(filter, flow));
+    let thread = pmd.map(|core| threads_on(core, &datapath).ok_or_else(|| error(context, "Invalid argument")));
+    let thread = thread.transpose()?.flatten();
+    let of = datapath.clone();
+    let passes = move |flow: &mut FlowDump| {
+        filter.as_ref().is_none_or(|filter| filter_passes(filter, flow))
+            && thread.as_ref().is_none_or(|workers| leave_uses_by(workers, &of, flow))
+    };
     let heading = if pmd.is_some() { "" } else { "flow-dump from the main thread:\n" };
     Ok(options.format(&datapath, options.verbose.then_some("ovs")).dump(heading, passes))
+}
+
+/// The workers on a core, by its number; what stands for the main thread has what all of them have. `None` where it is no number.
+fn threads_on(core: &str, datapath: &Datapath) -> Option<Option<Vec<usize>>> {
+    let core: i32 = core.parse().ok()?;
+    let on_core = |worker: &WorkerStats| usize::try_from(core) == Ok(pmd::core_of(worker));
+    Some((core >= 0).then(|| pmd::workers(datapath).iter().filter(|w| on_core(w)).map(|w| w.number).collect()))
+}
+
+/// The workers share one flow table, but each counts for itself. Leaves of what a flow has counted what these have. False where
+/// only others have used it; what nobody has is there for all.
+fn leave_uses_by(workers: &[usize], datapath: &Datapath, flow: &mut FlowDump) -> bool {
+    if flow.stats.packets == 0 {
+        return !workers.is_empty();
+    }
+    let mut uses = FlowStats::default();
+    for &worker in workers {
+        uses.add(&datapath.flow_stats_by(flow.id, worker).unwrap_or_default());
+    }
+    flow.stats = uses;
+    uses.packets > 0
 }
 
 fn parse_filter(context: &Context, datapath: &Datapath, text: &str) -> Result<Match, String> {

@@ -3,16 +3,19 @@
 
 use std::fmt::Write as _;
 
+use ofproto::FlowRequest;
+
 use super::Context;
+use super::slow_path::when_done;
 use crate::features::FeatureValue::{Flag, Number};
 use crate::features::{ADD_MPLS, CHECK_LENGTH, FEATURES, Feature, FeatureValue, TUNNEL_PUSH_POP};
 use crate::unixctl::Command;
-use crate::unixctl::command::Outcome;
+use crate::unixctl::command::{Outcome, Reply};
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "dpif/show-dp-features" "bridge" (1, 1) now!(show), "What the datapath of a bridge can do.";
-    "dpif/set-dp-features" "bridge" (1, 3) now!(set),
+    "dpif/set-dp-features" "bridge" (1, 3) set,
         "What the datapath of a bridge can do; a feature can be set to what it is.";
     "ofproto/tnl-push-pop" "[on]|[off]" (1, 1) now!(tunnel_push_pop),
         "Whether packets are put into tunnels and taken out of them. Without, what is sent to a tunnel port ends there.";
@@ -34,7 +37,18 @@ fn show(context: &Context, args: &[String]) -> Outcome {
     Ok(text)
 }
 
-fn set(context: &Context, args: &[String]) -> Outcome {
+/// Flows that were made with a feature are made anew without it, as in OVS: their counters begin again. The answer comes
+/// when none of the old ones is left.
+fn set(context: &Context, args: &[String]) -> Reply {
+    match show_or_set(context, args) {
+        Ok(None) => when_done(context, FlowRequest::Purge, String::new),
+        Ok(Some(text)) => Reply::Now(Ok(text)),
+        Err(problem) => Reply::Now(Err(problem)),
+    }
+}
+
+/// What is to be shown, or `None` where a feature has changed.
+fn show_or_set(context: &Context, args: &[String]) -> Result<Option<String>, String> {
     known_bridge(context, &args[0])?;
     let switch = &context.engine.switch;
     let now = |feature: &Feature| match feature.name {
@@ -44,16 +58,18 @@ fn set(context: &Context, args: &[String]) -> Outcome {
         _ => feature.value,
     };
     match &args[1..] {
-        [] => Ok(FEATURES.iter().map(|feature| line(feature, now(feature))).collect()),
-        [name] => find(name).map(|feature| line(feature, now(feature))),
+        [] => Ok(Some(FEATURES.iter().map(|feature| line(feature, now(feature))).collect())),
+        [name] => find(name).map(|feature| Some(line(feature, now(feature)))),
         [name, value, ..] => {
-            match accept(find(name)?, value)? {
+            let feature = find(name)?;
+            let before = now(feature);
+            match accept(feature, value)? {
                 Some(enabled) if name == ADD_MPLS => switch.set_add_mpls(enabled),
                 Some(enabled) if name == CHECK_LENGTH => switch.set_check_length(enabled),
                 Some(enabled) => switch.set_tunnel_push_pop(enabled),
                 None => {}
             }
-            Ok(String::new())
+            Ok(if now(feature) == before { Some(String::new()) } else { None })
         }
     }
 }

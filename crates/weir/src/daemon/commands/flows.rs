@@ -251,12 +251,13 @@ impl FlowFormat {
         text
     }
 
-    /// A line for each of the datapath's flows that are wanted, after a `heading` if there is one.
-    pub(super) fn dump(self, heading: &'static str, wanted: impl Fn(&FlowDump) -> bool + 'static) -> Pieces {
+    /// A line for each of the datapath's flows that are wanted, as `wanted` leaves them, after a `heading` if there is one.
+    pub(super) fn dump(self, heading: &'static str, wanted: impl Fn(&mut FlowDump) -> bool + 'static) -> Pieces {
         let (mut walk, mut heading) = (DatapathWalk::new(&self.datapath), heading);
         Box::new(move |text| {
-            let Some(flows) = walk.next_flows() else { return false };
-            for flow in flows.iter().filter(|flow| wanted(flow)) {
+            let Some(mut flows) = walk.next_flows() else { return false };
+            flows.retain_mut(|flow| wanted(flow));
+            for flow in &flows {
                 text.push_str(std::mem::take(&mut heading));
                 text.push_str(&self.line(flow));
             }
@@ -271,7 +272,7 @@ pub fn dpif_dump(context: &Context, args: &[String]) -> Result<Pieces, String> {
     let [name] = options.rest[..] else { return Err("dpif/dump-flows takes the name of one bridge".into()) };
     let bridge = context.bridge(name).map_err(|_| "no such bridge")?;
     let ports: BTreeSet<_> = bridge.ports().iter().filter_map(|port| port.dp_port).collect();
-    let wanted = move |flow: &FlowDump| ports.contains(&datapath::upcall::in_port(&flow.key));
+    let wanted = move |flow: &mut FlowDump| ports.contains(&datapath::upcall::in_port(&flow.key));
     Ok(options.format(&context.engine.datapath, None).dump("", wanted))
 }
 
