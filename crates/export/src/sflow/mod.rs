@@ -130,6 +130,9 @@ pub trait Counters {
     /// The address of a device.
     fn address(&self, device: &str) -> Option<IpAddr>;
 
+    /// Samples that were lost on their way to the exporter, so far.
+    fn lost_samples(&self) -> u64;
+
     /// Those of the switch.
     fn switch(&self) -> SwitchCounters;
 }
@@ -172,6 +175,16 @@ impl Agent {
         self.next_tick
     }
 
+    /// Samples of packets so far.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
+
+    /// Sets the address of the agent. What has not been sent gets it, too.
+    pub fn set_address(&mut self, address: IpAddr) {
+        self.datagram.set_agent(address);
+    }
+
     /// Notes that samples were lost.
     pub fn lose(&mut self, samples: u64) {
         self.drops = self.drops.wrapping_add(samples as u32);
@@ -207,7 +220,8 @@ impl Agent {
         self.datagram.add(sample);
     }
 
-    fn flush(&mut self, at: Moment, sink: &mut dyn Sink) {
+    /// Sends the samples that wait for others.
+    pub fn flush(&mut self, at: Moment, sink: &mut dyn Sink) {
         let uptime = at.now.since(self.started).as_millis() as u32;
         if let Some(bytes) = self.datagram.take(uptime) {
             sink.send(&bytes);

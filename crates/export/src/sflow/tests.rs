@@ -31,6 +31,10 @@ impl Counters for Ports {
         None
     }
 
+    fn lost_samples(&self) -> u64 {
+        0
+    }
+
     fn switch(&self) -> SwitchCounters {
         SwitchCounters { hits: 7, ..SwitchCounters::default() }
     }
