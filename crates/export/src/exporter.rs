@@ -5,7 +5,7 @@
 //! credited directly ([`NetFlow::credit`]).
 //!
 //! The order of locks: the state, then what [`Counters`] takes. So nobody may change settings while holding what
-//! [`Counters`] needs.
+//! [`Counters`] needs. While counters of ports are read, the state is not locked: devices may take long.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +20,7 @@ use crate::ipfix::exporter::{Exporter as IpfixExporter, Statistics};
 use crate::netflow::NetFlow;
 use crate::queue::{Queue, Sample};
 use crate::settings::{BridgeExport, BridgeIpfix, FlowIpfix, Netflow, Sflow};
-use crate::sflow::{Agent, Counters};
+use crate::sflow::{Agent, Counters, Poll, Polled};
 use crate::{Moment, ipfix};
 
 /// The longest time until [`Exporter::run`] is to be called again.
@@ -139,7 +139,11 @@ impl Exporter {
     pub fn run(&self, at: Moment, counters: &dyn Counters) -> Time {
         let mut state = self.state.lock();
         self.take_samples(&mut state, at, counters);
-        state.tick(at, counters)
+        let polls = state.polls(at, counters);
+        drop(state);
+        // Devices may take their time: meanwhile, nobody has to wait for the state.
+        let polled: Vec<_> = polls.into_iter().map(|poll| poll.read(counters)).collect();
+        self.state.lock().tick(at, &polled)
     }
 
     fn take_samples(&self, state: &mut State, at: Moment, counters: &dyn Counters) {
@@ -226,16 +230,25 @@ impl State {
         }
     }
 
-    fn tick(&mut self, at: Moment, counters: &dyn Counters) -> Time {
+    /// What agents want to know this second.
+    fn polls(&mut self, at: Moment, counters: &dyn Counters) -> Vec<Poll> {
         self.ask_for_lost(at.now, counters);
-        let mut next = at.now + LONGEST;
+        let agents = self.bridges.iter_mut().filter_map(|(&id, bridge)| Some((id, bridge.sflow.as_mut()?)));
         // One agent tells the counters of the switch.
-        let mut is_global = true;
-        for (&id, bridge) in &mut self.bridges {
-            if let Some(sflow) = &mut bridge.sflow {
-                next = next.min(sflow.tick(id, is_global, at, counters));
-                is_global = false;
+        let numbered = agents.enumerate();
+        numbered.filter_map(|(n, (id, sflow))| sflow.poll(id, n == 0, at, counters)).collect()
+    }
+
+    fn tick(&mut self, at: Moment, polled: &[Polled]) -> Time {
+        for polled in polled {
+            // It may have gone meanwhile.
+            let sflow = self.bridges.get_mut(&polled.bridge).and_then(|bridge| bridge.sflow.as_mut());
+            if let Some(SflowAgent { agent: Some(agent), collectors, .. }) = sflow {
+                agent.polled(polled, at, collectors.at(at.now));
             }
+        }
+        let mut next = self.agents().map(|agent| agent.next()).fold(at.now + LONGEST, Time::min);
+        for bridge in self.bridges.values_mut() {
             if let Some((flows, collectors)) = &mut bridge.netflow {
                 next = next.min(flows.run(at, collectors.at(at.now)));
             }
@@ -269,20 +282,18 @@ impl SflowAgent {
         named.or_else(|| self.collectors.local_address())
     }
 
-    /// Does what each second asks for. Returns when it is to be done again.
-    fn tick(&mut self, bridge: u32, is_global: bool, at: Moment, counters: &dyn Counters) -> Time {
-        self.start(at.now, counters);
-        let is_due = self.agent.as_ref().is_some_and(|agent| at.now >= agent.next());
-        let address = if is_due { self.address(counters) } else { None };
-        let Some(agent) = &mut self.agent else { return at.now + LONGEST };
-        if is_due {
-            if let Some(address) = address {
-                // Devices get their addresses late, and other ones.
-                agent.set_address(address);
-            }
-            agent.tick(bridge, is_global, counters, at, self.collectors.at(at.now));
+    /// Whose counters are to be sampled, once in each second.
+    fn poll(&mut self, bridge: u32, is_global: bool, at: Moment, counters: &dyn Counters) -> Option<Poll> {
+        if self.agent.as_ref().is_none_or(|agent| at.now < agent.next()) {
+            return None;
         }
-        agent.next()
+        let address = self.address(counters);
+        let agent = self.agent.as_mut()?;
+        if let Some(address) = address {
+            // Devices get their addresses late, and other ones.
+            agent.set_address(address);
+        }
+        agent.poll(bridge, is_global, counters, at)
     }
 }
 
@@ -514,6 +525,39 @@ mod tests {
             assert_eq!(bytes[8..12], [10, 0, 0, last]);
             counters.0.set(2);
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_the_counters_of_devices() {
+        struct Slow<'e>(&'e Exporter);
+        impl Counters for Slow<'_> {
+            fn ports(&self, _: u32) -> Vec<PolledPort> {
+                vec![PolledPort { ifindex: 1, port: 1 }]
+            }
+            fn port(&self, _: u32, _: u32) -> Option<PortCounters> {
+                // What waits for a device would hang here, if the state were locked; so would the end of the bridge.
+                assert_eq!(self.0.reports(at(1000), &NoCounters).len(), 1);
+                self.0.set(0, &BridgeExport::default(), at(1000));
+                Some(PortCounters::default())
+            }
+            fn address(&self, _: &str) -> Option<IpAddr> {
+                None
+            }
+            fn switch(&self) -> SwitchCounters {
+                SwitchCounters::default()
+            }
+            fn lost_samples(&self) -> u64 {
+                0
+            }
+        }
+        let (_socket, target) = collector();
+        let exporter = Exporter::default();
+        let mut wanted = sflow(target);
+        wanted.sflow.as_mut().unwrap().polling = Duration::from_secs(1);
+        exporter.set(0, &wanted, at(0));
+        exporter.run(at(0), &NoCounters);
+        exporter.run(at(1000), &Slow(&exporter));
+        assert!(!exporter.exports());
     }
 
     #[test]

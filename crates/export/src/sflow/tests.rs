@@ -13,6 +13,13 @@ fn agent(settings: Sflow) -> Agent {
     Agent::new(settings, Ipv4Addr::new(10, 0, 0, 1).into(), Time(0))
 }
 
+/// Does what a second asks for.
+fn tick(agent: &mut Agent, is_global: bool, counters: &dyn Counters, at: Moment, sink: &mut dyn Sink) {
+    if let Some(poll) = agent.poll(0, is_global, counters, at) {
+        agent.polled(&poll.read(counters), at, sink);
+    }
+}
+
 fn at(seconds: u64) -> Moment {
     Moment { now: Time(0) + Duration::from_secs(seconds), wall: Duration::ZERO }
 }
@@ -75,7 +82,7 @@ fn a_datagram_as_the_specification_has_it() {
         ..Sample::default()
     };
     agent.sample(&sample, at(0), &mut sent);
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     let expected = [
         // Version, agent's address, sub-agent, sequence, uptime, samples.
         [5, 1, 0x0a00_0001, 0, 1, 1000, 1].as_slice(),
@@ -107,7 +114,7 @@ fn tunnels_and_labels() {
         Sample { ingress: Some(gre), egress: Some(tunnel), mpls: vec![0x1234_5020, 0x20], ..Sample::default() };
     let (mut agent, mut sent) = (agent(settings()), Vec::new());
     agent.sample(&sample, at(0), &mut sent);
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     let (_, sample) = samples(&sent[0]).remove(0);
     let expected = [
         [1024, 32, 0, 47, 0x0101_0101, 0x0202_0202, 0, 0, 0, 4].as_slice(),
@@ -141,7 +148,7 @@ fn no_datagram_is_too_long_and_no_sample_is_missing() {
             &mut sent,
         );
     }
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     assert!(sent.iter().all(|datagram| datagram.len() <= MAX_DATAGRAM));
     let numbers: Vec<_> = sent.iter().flat_map(|datagram| samples(datagram)).map(|(_, sample)| sample[0]).collect();
     assert_eq!(numbers, (1..=500).collect::<Vec<_>>());
@@ -154,7 +161,7 @@ fn lost_samples_are_told() {
     let (mut agent, mut sent) = (agent(settings()), Vec::new());
     agent.lose(9);
     agent.sample(&Sample::default(), at(0), &mut sent);
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     assert_eq!(samples(&sent[0])[0].1[4], 9);
 }
 
@@ -164,7 +171,7 @@ fn the_counters_of_each_port_come_once_in_an_interval() {
     let mut seen = HashMap::new();
     for second in 1..=40 {
         let mut sent = Vec::new();
-        agent.tick(0, true, &Ports(100), at(second), &mut sent);
+        tick(&mut agent, true, &Ports(100), at(second), &mut sent);
         let sources: Vec<_> = sent.iter().flat_map(|datagram| samples(datagram)).map(|(_, s)| (s[1], s[0])).collect();
         assert!(sources.len() <= 11, "they are spread: {}", sources.len());
         for (source, number) in sources {
@@ -181,10 +188,10 @@ fn the_counters_of_each_port_come_once_in_an_interval() {
 fn a_long_pause_is_one_tick() {
     let mut agent = agent(Sflow { polling: Duration::from_secs(1), ..settings() });
     let mut sent = Vec::new();
-    agent.tick(0, false, &Ports(3), at(1000), &mut sent);
+    tick(&mut agent, false, &Ports(3), at(1000), &mut sent);
     assert_eq!(sent.iter().flat_map(|datagram| samples(datagram)).count(), 3);
     assert_eq!(agent.next(), at(1001).now);
-    agent.tick(0, false, &Ports(3), at(1000), &mut sent);
+    tick(&mut agent, false, &Ports(3), at(1000), &mut sent);
     assert_eq!(sent.len(), 1);
 }
 

@@ -291,7 +291,7 @@ targets = ["192.0.2.9"]
 
 #[test]
 fn what_bridges_export() {
-    use export::settings::{BridgeExport, BridgeIpfix, FlowIpfix, Netflow, Sflow};
+    use ::export::settings::{BridgeExport, BridgeIpfix, FlowIpfix, Netflow, Sflow};
     let target = |text: &str| vec![text.parse().unwrap()];
     let loaded = load_text(EXPORT).unwrap();
     let exports = |name: &str| loaded.desired.bridges[name].settings.export.clone();
