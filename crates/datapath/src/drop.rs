@@ -70,6 +70,7 @@ reasons! {
     }
     SlowPath {
         UpcallQueueFull "upcall_queue_full" "The slow path is behind, and the port's share of its queue is used up.";
+        SampleLost "sample_lost" "The copy that a collector was to get found no room: the slow path is behind, or there is no buffer. The packet itself goes on.";
         UpcallError "upcall_error" "The slow path could not translate the packet.";
     }
     Translate {

@@ -1,10 +1,14 @@
 //! Sockets to collectors. Each is a UDP socket that is connected to its collector and never blocks.
+//!
+//! A collector that cannot be reached costs no more than one attempt a second, and others nothing. Where a host says that
+//! nobody listens (ICMP port unreachable), the kernel tells it with the next datagram ([`Sent::refused`]).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use packet::Time;
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover};
 
 use crate::{Sent, Sink};
 
@@ -24,14 +28,35 @@ struct Collector {
     socket: Option<UdpSocket>,
     /// When to try again.
     retry: Time,
+    status: Status,
+}
+
+/// How it stands with a collector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Its address.
+    pub target: SocketAddr,
+    /// Datagrams that were sent to it.
+    pub sent: u64,
+    /// Those that could not be sent.
+    pub failed: u64,
+    /// Those that were sent, and that its host refused.
+    pub refused: u64,
+    /// Why the last one was not sent, or was refused; `None` if neither.
+    pub error: Option<String>,
 }
 
 impl Collectors {
     /// Opens sockets to all of them. There may be no way to some yet: it is tried again when something is to be sent.
     pub fn open(targets: &[SocketAddr], now: Time) -> Collectors {
-        let collectors = targets.iter().map(|&target| Collector { target, socket: None, retry: Time(0) });
+        let status = |target| Status { target, sent: 0, failed: 0, refused: 0, error: None };
+        let collectors =
+            targets.iter().map(|&target| Collector { target, socket: None, retry: Time(0), status: status(target) });
         let mut collectors = Collectors { collectors: collectors.collect(), now };
-        collectors.collectors.iter_mut().for_each(|collector| drop(collector.socket(now)));
+        for collector in &mut collectors.collectors {
+            let error = collector.socket(now).err();
+            collector.status.error = error.map(|error| error.to_string());
+        }
         collectors
     }
 
@@ -39,6 +64,11 @@ impl Collectors {
     pub fn at(&mut self, now: Time) -> &mut Collectors {
         self.now = now;
         self
+    }
+
+    /// How it stands with each of them.
+    pub fn statuses(&self) -> Vec<Status> {
+        self.collectors.iter().map(|collector| collector.status.clone()).collect()
     }
 
     /// The address by which this host sends to the first collector that there is a way to.
@@ -52,10 +82,10 @@ impl Sink for Collectors {
     fn send(&mut self, datagram: &[u8]) -> Sent {
         let mut sent = Sent::default();
         for collector in &mut self.collectors {
-            match collector.send(datagram, self.now) {
-                Ok(()) => sent.taken += 1,
-                Err(_) => sent.failed += 1,
-            }
+            let one = collector.send(datagram, self.now);
+            sent.taken += one.taken;
+            sent.failed += one.failed;
+            sent.refused += one.refused;
         }
         sent
     }
@@ -64,33 +94,60 @@ impl Sink for Collectors {
 impl Collector {
     fn socket(&mut self, now: Time) -> io::Result<&UdpSocket> {
         if self.socket.is_none() {
-            if now < self.retry {
-                return Err(io::ErrorKind::NetworkUnreachable.into());
-            }
             self.retry = now + BETWEEN_ATTEMPTS;
             self.socket = Some(connect(self.target)?);
         }
         self.socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn send(&mut self, datagram: &[u8], now: Time) -> io::Result<()> {
-        let socket = self.socket(now)?;
-        let outcome = match socket.send(datagram) {
-            // That is about a datagram before: this one has not been sent.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket.send(datagram),
-            outcome => outcome,
-        };
-        match outcome.map_err(|error| (error.kind(), error)) {
-            Ok(_) => Ok(()),
-            Err((io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused, error)) => Err(error),
-            Err((_, error)) => {
-                // The source address may have gone, or the route: a new socket finds another.
-                self.socket = None;
-                self.retry = now + BETWEEN_ATTEMPTS;
-                Err(error)
-            }
+    /// Sends a datagram, and notes what comes of it.
+    fn send(&mut self, datagram: &[u8], now: Time) -> Sent {
+        let (outcome, is_refused) = self.try_send(datagram, now);
+        let sent = Sent { taken: outcome.is_ok().into(), failed: outcome.is_err().into(), refused: is_refused.into() };
+        let status = &mut self.status;
+        (status.sent, status.failed) = (status.sent + sent.taken, status.failed + sent.failed);
+        status.refused += sent.refused;
+        match outcome {
+            Ok(()) if is_refused => status.error = Some(io::Error::from(io::ErrorKind::ConnectionRefused).to_string()),
+            Ok(()) => status.error = None,
+            // Between two attempts, the error of the last one tells more.
+            Err(Unsent::Waiting) => {}
+            Err(Unsent::Failed(error)) => status.error = Some(error.to_string()),
         }
+        sent
     }
+
+    /// Sends a datagram. Also returns whether one before was refused.
+    fn try_send(&mut self, datagram: &[u8], now: Time) -> (Result<(), Unsent>, bool) {
+        if self.socket.is_none() && now < self.retry {
+            return (Err(Unsent::Waiting), false);
+        }
+        let is_refusal = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        let mut is_refused = false;
+        let outcome = self.socket(now).and_then(|socket| match socket.send(datagram) {
+            // That is about a datagram before: this one has not been sent.
+            Err(error) if is_refusal(&error) => {
+                is_refused = true;
+                socket.send(datagram)
+            }
+            outcome => outcome,
+        });
+        let Err(error) = outcome else { return (Ok(()), is_refused) };
+        if error.kind() != io::ErrorKind::WouldBlock && !is_refusal(&error) {
+            // The source address may have gone, or the route: a new socket finds another.
+            self.socket = None;
+            self.retry = now + BETWEEN_ATTEMPTS;
+        }
+        (Err(Unsent::Failed(error)), is_refused)
+    }
+}
+
+/// Why a datagram was not sent.
+enum Unsent {
+    /// It was tried in vain a short while ago.
+    Waiting,
+    /// It was tried now.
+    Failed(io::Error),
 }
 
 fn connect(target: SocketAddr) -> io::Result<UdpSocket> {
@@ -100,6 +157,11 @@ fn connect(target: SocketAddr) -> io::Result<UdpSocket> {
     };
     let socket = UdpSocket::bind((any, 0))?;
     socket.set_nonblocking(true)?;
+    // On a way with a smaller MTU, datagrams are cut into fragments, and not refused.
+    match target {
+        SocketAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT)?,
+        SocketAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?,
+    }
     socket.connect(target)?;
     Ok(socket)
 }
@@ -114,7 +176,7 @@ mod tests {
         let targets: Vec<_> = receivers.iter().map(|socket| socket.local_addr().unwrap()).collect();
         let mut collectors = Collectors::open(&targets, Time(0));
         assert_eq!(collectors.local_address(), Some(Ipv4Addr::LOCALHOST.into()));
-        assert_eq!(collectors.send(b"datagram"), Sent { taken: 2, failed: 0 });
+        assert_eq!(collectors.send(b"datagram"), Sent { taken: 2, ..Sent::default() });
         for receiver in &receivers {
             let mut bytes = [0; 32];
             let n = receiver.recv(&mut bytes).unwrap();
@@ -132,10 +194,15 @@ mod tests {
         let back = UdpSocket::bind(target).unwrap();
         back.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         // The refusal of the first one must not cost the second one.
-        assert_eq!(collectors.send(b"found"), Sent { taken: 1, failed: 0 });
+        assert_eq!(collectors.send(b"found"), Sent { taken: 1, failed: 0, refused: 1 });
+        let status = collectors.statuses().remove(0);
+        assert_eq!((status.sent, status.failed, status.refused), (2, 0, 1));
+        assert!(status.error.is_some_and(|error| error.contains("refused")));
         let mut bytes = [0; 32];
         let n = back.recv(&mut bytes).unwrap();
         assert_eq!(&bytes[..n], b"found");
+        assert_eq!(collectors.send(b"again"), Sent { taken: 1, ..Sent::default() });
+        assert_eq!(collectors.statuses()[0].error, None);
     }
 
     #[test]
@@ -144,6 +211,8 @@ mod tests {
         let mut collectors = Collectors::open(&[receiver.local_addr().unwrap()], Time(0));
         assert_eq!(collectors.send(&vec![0; 70_000]).failed, 1);
         assert_eq!(collectors.send(b"x").failed, 1);
+        // Why the attempt has failed is still known.
+        assert!(collectors.statuses()[0].error.as_ref().is_some_and(|error| error.contains("too long")));
         assert_eq!(collectors.at(Time(0) + BETWEEN_ATTEMPTS).send(b"x").taken, 1);
     }
 }

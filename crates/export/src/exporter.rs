@@ -5,7 +5,7 @@
 //! credited directly ([`NetFlow::credit`]).
 //!
 //! The order of locks: the state, then what [`Counters`] takes. So nobody may change settings while holding what
-//! [`Counters`] needs.
+//! [`Counters`] needs. While counters of ports are read, the state is not locked: devices may take long.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,12 +15,12 @@ use std::time::Duration;
 use packet::Time;
 use parking_lot::Mutex;
 
-use crate::collectors::Collectors;
+use crate::collectors::{Collectors, Status};
 use crate::ipfix::exporter::{Exporter as IpfixExporter, Statistics};
 use crate::netflow::NetFlow;
 use crate::queue::{Queue, Sample};
 use crate::settings::{BridgeExport, BridgeIpfix, FlowIpfix, Netflow, Sflow};
-use crate::sflow::{Agent, Counters};
+use crate::sflow::{Agent, Counters, Poll, Polled};
 use crate::{Moment, ipfix};
 
 /// The longest time until [`Exporter::run`] is to be called again.
@@ -40,6 +40,40 @@ struct State {
     exporters: u32,
     /// Lost samples that agents were told of.
     told_lost: u64,
+    /// Those that were lost on their way to the exporter, when that was asked last.
+    lost_before: u64,
+}
+
+/// How it stands with one of a bridge's exporters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The bridge.
+    pub bridge: u32,
+    /// What it exports.
+    pub what: What,
+    /// Its collectors.
+    pub collectors: Vec<Status>,
+}
+
+/// What an exporter exports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// sFlow: samples of packets so far.
+    Sflow {
+        /// Since the agent was started.
+        samples: u32,
+    },
+    /// NetFlow.
+    Netflow {
+        /// Flows that are kept.
+        flows: usize,
+        /// Records that became more than could be sent.
+        lost: u64,
+    },
+    /// IPFIX of all packets of a bridge.
+    Ipfix(Statistics),
+    /// IPFIX of a collector set, with its number.
+    CollectorSet(u32, Statistics),
 }
 
 /// What a bridge exports.
@@ -67,6 +101,9 @@ impl Exporter {
         let mut exporters = state.exporters;
         let known = state.bridges.entry(bridge).or_default();
         if known.settings.sflow != wanted.sflow {
+            if let Some(SflowAgent { agent: Some(agent), collectors, .. }) = &mut known.sflow {
+                agent.flush(at, collectors.at(at.now));
+            }
             known.sflow = wanted.sflow.as_ref().map(|settings| SflowAgent::new(settings, at.now));
         }
         known.set_netflow(wanted.netflow.as_ref(), at);
@@ -101,6 +138,15 @@ impl Exporter {
     /// Does what samples and the time ask for. Returns when it is to be called again.
     pub fn run(&self, at: Moment, counters: &dyn Counters) -> Time {
         let mut state = self.state.lock();
+        self.take_samples(&mut state, at, counters);
+        let polls = state.polls(at, counters);
+        drop(state);
+        // Devices may take their time: meanwhile, nobody has to wait for the state.
+        let polled: Vec<_> = polls.into_iter().map(|poll| poll.read(counters)).collect();
+        self.state.lock().tick(at, &polled)
+    }
+
+    fn take_samples(&self, state: &mut State, at: Moment, counters: &dyn Counters) {
         for sflow in state.bridges.values_mut().filter_map(|bridge| bridge.sflow.as_mut()) {
             sflow.start(at.now, counters);
         }
@@ -109,7 +155,13 @@ impl Exporter {
         for sample in samples {
             state.sample(sample, at);
         }
-        state.tick(at, counters)
+    }
+
+    /// How it stands with all exporters, samples that wait included.
+    pub fn reports(&self, at: Moment, counters: &dyn Counters) -> Vec<Report> {
+        let mut state = self.state.lock();
+        self.take_samples(&mut state, at, counters);
+        state.bridges.iter().flat_map(|(&bridge, exports)| exports.reports(bridge)).collect()
     }
 
     /// Waits for a sample, for other settings, or until the time is over.
@@ -122,15 +174,17 @@ impl Exporter {
         self.queue.wake();
     }
 
-    /// What a bridge's exporter of IPFIX has done, if it has one.
-    pub fn bridge_statistics(&self, bridge: u32) -> Option<Statistics> {
-        let state = self.state.lock();
+    /// What a bridge's exporter of IPFIX has done, samples that wait included, if it has one.
+    pub fn bridge_statistics(&self, bridge: u32, at: Moment, counters: &dyn Counters) -> Option<Statistics> {
+        let mut state = self.state.lock();
+        self.take_samples(&mut state, at, counters);
         state.bridges.get(&bridge)?.ipfix.as_ref().map(|(exporter, _)| exporter.statistics())
     }
 
     /// What its exporters for collector sets have done, by number.
-    pub fn collector_set_statistics(&self, bridge: u32) -> Vec<(u32, Statistics)> {
-        let state = self.state.lock();
+    pub fn collector_set_statistics(&self, bridge: u32, at: Moment, counters: &dyn Counters) -> Vec<(u32, Statistics)> {
+        let mut state = self.state.lock();
+        self.take_samples(&mut state, at, counters);
         let sets = state.bridges.get(&bridge).into_iter().flat_map(|bridge| &bridge.collector_sets);
         sets.map(|(&id, (exporter, _))| (id, exporter.statistics())).collect()
     }
@@ -141,9 +195,24 @@ impl State {
         let new = lost - self.told_lost;
         self.told_lost = lost;
         if new > 0 {
-            let agents = self.bridges.values_mut().filter_map(|bridge| bridge.sflow.as_mut()?.agent.as_mut());
-            agents.for_each(|agent| agent.lose(new));
+            self.agents().for_each(|agent| agent.lose(new));
         }
+    }
+
+    fn agents(&mut self) -> impl Iterator<Item = &mut Agent> {
+        self.bridges.values_mut().filter_map(|bridge| bridge.sflow.as_mut()?.agent.as_mut())
+    }
+
+    /// Tells agents of samples that were lost on their way here, once in a second. Whose they were is not known.
+    fn ask_for_lost(&mut self, now: Time, counters: &dyn Counters) {
+        if self.agents().all(|agent| now < agent.next()) {
+            return;
+        }
+        let lost = counters.lost_samples();
+        // Counters of the datapath may have begun anew.
+        let new = lost.saturating_sub(self.lost_before);
+        self.lost_before = lost;
+        self.agents().for_each(|agent| agent.lose(new));
     }
 
     fn sample(&mut self, sample: Sample, at: Moment) {
@@ -161,16 +230,25 @@ impl State {
         }
     }
 
-    fn tick(&mut self, at: Moment, counters: &dyn Counters) -> Time {
-        let mut next = at.now + LONGEST;
+    /// What agents want to know this second.
+    fn polls(&mut self, at: Moment, counters: &dyn Counters) -> Vec<Poll> {
+        self.ask_for_lost(at.now, counters);
+        let agents = self.bridges.iter_mut().filter_map(|(&id, bridge)| Some((id, bridge.sflow.as_mut()?)));
         // One agent tells the counters of the switch.
-        let mut is_global = true;
-        for (&id, bridge) in &mut self.bridges {
-            if let Some(SflowAgent { agent: Some(agent), collectors, .. }) = &mut bridge.sflow {
-                agent.tick(id, is_global, counters, at, collectors.at(at.now));
-                next = next.min(agent.next());
-                is_global = false;
+        let numbered = agents.enumerate();
+        numbered.filter_map(|(n, (id, sflow))| sflow.poll(id, n == 0, at, counters)).collect()
+    }
+
+    fn tick(&mut self, at: Moment, polled: &[Polled]) -> Time {
+        for polled in polled {
+            // It may have gone meanwhile.
+            let sflow = self.bridges.get_mut(&polled.bridge).and_then(|bridge| bridge.sflow.as_mut());
+            if let Some(SflowAgent { agent: Some(agent), collectors, .. }) = sflow {
+                agent.polled(polled, at, collectors.at(at.now));
             }
+        }
+        let mut next = self.agents().map(|agent| agent.next()).fold(at.now + LONGEST, Time::min);
+        for bridge in self.bridges.values_mut() {
             if let Some((flows, collectors)) = &mut bridge.netflow {
                 next = next.min(flows.run(at, collectors.at(at.now)));
             }
@@ -190,15 +268,32 @@ impl SflowAgent {
 
     /// Starts the agent, unless it runs.
     fn start(&mut self, now: Time, counters: &dyn Counters) {
-        if self.agent.is_some() {
-            return;
+        if self.agent.is_none() {
+            // Without an address, there is no way to any collector either.
+            let address = self.address(counters).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            self.agent = Some(Agent::new(self.settings.clone(), address, now));
         }
+    }
+
+    /// The address that the agent has now.
+    fn address(&self, counters: &dyn Counters) -> Option<IpAddr> {
         let named = self.settings.agent.as_deref();
         let named = named.and_then(|agent| agent.parse().ok().or_else(|| counters.address(agent)));
-        let address = named.or_else(|| self.collectors.local_address());
-        // Without an address, there is no way to any collector either.
-        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        self.agent = Some(Agent::new(self.settings.clone(), address, now));
+        named.or_else(|| self.collectors.local_address())
+    }
+
+    /// Whose counters are to be sampled, once in each second.
+    fn poll(&mut self, bridge: u32, is_global: bool, at: Moment, counters: &dyn Counters) -> Option<Poll> {
+        if self.agent.as_ref().is_none_or(|agent| at.now < agent.next()) {
+            return None;
+        }
+        let address = self.address(counters);
+        let agent = self.agent.as_mut()?;
+        if let Some(address) = address {
+            // Devices get their addresses late, and other ones.
+            agent.set_address(address);
+        }
+        agent.poll(bridge, is_global, counters, at)
     }
 }
 
@@ -210,8 +305,7 @@ impl Bridge {
         }
         let Some(wanted) = wanted else {
             if let Some((flows, mut collectors)) = self.netflow.take() {
-                flows.end_all();
-                flows.run(at, collectors.at(at.now));
+                flows.end_all(at, collectors.at(at.now));
             }
             return;
         };
@@ -247,6 +341,26 @@ impl Bridge {
         for (id, settings) in wanted {
             self.collector_sets.entry(*id).or_insert_with(|| begin(settings, at, exporters));
         }
+    }
+
+    fn reports(&self, bridge: u32) -> Vec<Report> {
+        let mut reports = Vec::new();
+        let mut add = |what, collectors: &Collectors| {
+            reports.push(Report { bridge, what, collectors: collectors.statuses() });
+        };
+        if let Some(SflowAgent { agent: Some(agent), collectors, .. }) = &self.sflow {
+            add(What::Sflow { samples: agent.samples() }, collectors);
+        }
+        if let Some((flows, collectors)) = &self.netflow {
+            add(What::Netflow { flows: flows.len(), lost: flows.lost() }, collectors);
+        }
+        if let Some((exporter, collectors)) = &self.ipfix {
+            add(What::Ipfix(exporter.statistics()), collectors);
+        }
+        for (&id, (exporter, collectors)) in &self.collector_sets {
+            add(What::CollectorSet(id, exporter.statistics()), collectors);
+        }
+        reports
     }
 
     fn sample_ipfix(&mut self, mut sample: ipfix::Sample, at: Moment) {
@@ -298,6 +412,9 @@ mod tests {
         }
         fn switch(&self) -> SwitchCounters {
             SwitchCounters::default()
+        }
+        fn lost_samples(&self) -> u64 {
+            3
         }
     }
 
@@ -363,6 +480,108 @@ mod tests {
         let mut bytes = [0; 2000];
         socket.recv(&mut bytes).unwrap();
         assert_eq!(bytes[28 + 7 * 4 - 1], 7, "drops of the first sample");
+        // What the datapath has lost comes to it, once.
+        for second in 1..4 {
+            exporter.run(at(second * 1000), &NoCounters);
+        }
+        while socket.recv(&mut bytes).is_ok_and(|n| n > 700) {}
+        exporter.submit(Sample::Sflow(Box::default()));
+        exporter.run(at(4000), &NoCounters);
+        socket.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[28 + 7 * 4 - 1], 7 + 3);
+    }
+
+    #[test]
+    fn an_agent_gets_the_address_that_its_device_has_later() {
+        struct Late(std::cell::Cell<u8>);
+        impl Counters for Late {
+            fn ports(&self, _: u32) -> Vec<PolledPort> {
+                Vec::new()
+            }
+            fn port(&self, _: u32, _: u32) -> Option<PortCounters> {
+                None
+            }
+            fn address(&self, _: &str) -> Option<IpAddr> {
+                Some(Ipv4Addr::new(10, 0, 0, self.0.get()).into())
+            }
+            fn switch(&self) -> SwitchCounters {
+                SwitchCounters::default()
+            }
+            fn lost_samples(&self) -> u64 {
+                0
+            }
+        }
+        let (socket, target) = collector();
+        let (exporter, counters) = (Exporter::default(), Late(1.into()));
+        let mut wanted = sflow(target);
+        wanted.sflow.as_mut().unwrap().agent = Some("eth0".into());
+        exporter.set(0, &wanted, at(0));
+        exporter.run(at(0), &counters);
+        for (second, last) in [(1, 1), (2, 2)] {
+            exporter.submit(Sample::Sflow(Box::default()));
+            exporter.run(at(second * 1000), &counters);
+            let mut bytes = [0; 2000];
+            socket.recv(&mut bytes).unwrap();
+            assert_eq!(bytes[8..12], [10, 0, 0, last]);
+            counters.0.set(2);
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_the_counters_of_devices() {
+        struct Slow<'e>(&'e Exporter);
+        impl Counters for Slow<'_> {
+            fn ports(&self, _: u32) -> Vec<PolledPort> {
+                vec![PolledPort { ifindex: 1, port: 1 }]
+            }
+            fn port(&self, _: u32, _: u32) -> Option<PortCounters> {
+                // What waits for a device would hang here, if the state were locked; so would the end of the bridge.
+                assert_eq!(self.0.reports(at(1000), &NoCounters).len(), 1);
+                self.0.set(0, &BridgeExport::default(), at(1000));
+                Some(PortCounters::default())
+            }
+            fn address(&self, _: &str) -> Option<IpAddr> {
+                None
+            }
+            fn switch(&self) -> SwitchCounters {
+                SwitchCounters::default()
+            }
+            fn lost_samples(&self) -> u64 {
+                0
+            }
+        }
+        let (_socket, target) = collector();
+        let exporter = Exporter::default();
+        let mut wanted = sflow(target);
+        wanted.sflow.as_mut().unwrap().polling = Duration::from_secs(1);
+        exporter.set(0, &wanted, at(0));
+        exporter.run(at(0), &NoCounters);
+        exporter.run(at(1000), &Slow(&exporter));
+        assert!(!exporter.exports());
+    }
+
+    #[test]
+    fn an_agent_that_ends_sends_what_it_has() {
+        let (socket, target) = collector();
+        let exporter = Exporter::default();
+        exporter.set(0, &sflow(target), at(0));
+        exporter.submit(Sample::Sflow(Box::default()));
+        exporter.run(at(0), &NoCounters);
+        exporter.set(0, &BridgeExport::default(), at(1));
+        assert!(socket.recv(&mut [0; 2000]).is_ok());
+    }
+
+    #[test]
+    fn reports_say_what_has_become_of_samples_and_datagrams() {
+        let (_socket, target) = collector();
+        let exporter = Exporter::default();
+        exporter.set(7, &sflow(target), at(0));
+        exporter.submit(Sample::Sflow(Box::new(sflow::Sample { bridge: 7, ..sflow::Sample::default() })));
+        let report = exporter.reports(at(0), &NoCounters).remove(0);
+        assert_eq!((report.bridge, report.what, report.collectors[0].sent), (7, What::Sflow { samples: 1 }, 0));
+        exporter.run(at(1000), &NoCounters);
+        let report = exporter.reports(at(1000), &NoCounters).remove(0);
+        assert_eq!((report.collectors[0].target, report.collectors[0].sent), (target, 1));
     }
 
     #[test]
@@ -383,9 +602,10 @@ mod tests {
         wanted.netflow = Some(netflow(2));
         wanted.collector_sets.insert(4, FlowIpfix::default());
         assert!(Arc::ptr_eq(&flows, &exporter.set(0, &wanted, at(0)).unwrap()));
-        let numbers: Vec<_> = exporter.collector_set_statistics(0).into_iter().map(|(id, _)| id).collect();
+        let numbers: Vec<_> =
+            exporter.collector_set_statistics(0, at(0), &NoCounters).into_iter().map(|(id, _)| id).collect();
         assert_eq!(numbers, [3, 4]);
-        assert_eq!(exporter.bridge_statistics(0), None);
+        assert_eq!(exporter.bridge_statistics(0, at(0), &NoCounters), None);
         assert!(exporter.set(0, &BridgeExport::default(), at(0)).is_none());
         assert!(exporter.state.lock().bridges.is_empty());
     }

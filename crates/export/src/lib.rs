@@ -51,6 +51,8 @@ pub struct Sent {
     pub taken: u64,
     /// Those that it could not be sent to.
     pub failed: u64,
+    /// Those whose hosts have refused a datagram before.
+    pub refused: u64,
 }
 
 /// What takes datagrams.
@@ -62,6 +64,6 @@ pub trait Sink {
 impl Sink for Vec<Vec<u8>> {
     fn send(&mut self, datagram: &[u8]) -> Sent {
         self.push(datagram.to_vec());
-        Sent { taken: 1, failed: 0 }
+        Sent { taken: 1, ..Sent::default() }
     }
 }

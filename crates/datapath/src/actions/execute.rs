@@ -470,10 +470,16 @@ impl Executor {
         }
     }
 
-    /// Runs the program for a packet that is taken as a sample, on a copy with a key of its own.
+    /// Runs the program for a packet that is taken as a sample, on a copy with a key of its own. For a collector no copy is
+    /// made that would find no room.
     #[cold]
     fn run_sample(&mut self, program: &Program, packet: &Packet, view: &mut KeyView<'_>, next: Pass) {
-        let Some(copy) = self.copy(packet, view.in_port()) else { return };
+        let in_port = view.in_port();
+        let has_room = !program.samples() || self.misses.has_room_for_sample(in_port, packet);
+        self.counters.copied.add(1);
+        let Some(copy) = has_room.then(|| packet.duplicate()).flatten() else {
+            return self.outputs.count_drops(1, DropReason::SampleLost, in_port);
+        };
         self.with_key_copy(view, |executor, view| {
             // The packets of a run have less in common than the program may need.
             view.validity = KeyValidity::Nothing;

@@ -290,6 +290,11 @@ impl Program {
         self.needs
     }
 
+    /// Whether what comes last is a sample for a collector.
+    pub fn samples(&self) -> bool {
+        matches!(&self.end, Disposition::Punt(punt) if punt.is_sample())
+    }
+
     /// Its compact form, if it has one.
     #[inline(always)]
     pub fn compact(&self) -> Option<&CompactRewrite> {

@@ -48,6 +48,9 @@ use crate::slowpath::return_queue::Cursor;
 /// Most outstanding packets of a port that floods.
 pub const FLOOD: usize = 512;
 
+/// Samples have one of so many parts of their port's share.
+const SAMPLES: usize = 4;
+
 /// Most bytes of ports' buffers that outstanding packets of one worker keep.
 pub const KEPT_BYTES: usize = 4 << 20;
 
@@ -184,11 +187,9 @@ impl MissQueue {
         if self.by_port.len() <= at {
             self.by_port.resize(at + 1, PortLoad::default());
         }
-        let PortLoad { load, floods } = &mut self.by_port[at];
-        let free = self.places.saturating_sub(self.outstanding.packets);
-        let share = free.div_ceil(2).min(if *floods { FLOOD } else { usize::MAX });
-        if load.packets >= share {
-            *floods = true;
+        let PortLoad { load, floods } = self.by_port[at];
+        if load.packets >= self.share(floods) {
+            self.by_port[at].floods = true;
             return None;
         }
         let charge = Charge::of(packet);
@@ -196,6 +197,22 @@ impl MissQueue {
         let bytes = if copied { heap::HEADROOM + packet.len() } else { charge.bytes as usize };
         let free = (self.places * BYTES_PER_PLACE).max(MIN_BYTES).saturating_sub(self.outstanding.bytes);
         (load.bytes + bytes <= free.div_ceil(2)).then_some(if copied { Room::ForCopy } else { Room::AsItIs })
+    }
+
+    /// How many packets of a port may be outstanding.
+    #[inline]
+    fn share(&self, floods: bool) -> usize {
+        let free = self.places.saturating_sub(self.outstanding.packets);
+        free.div_ceil(2).min(if floods { FLOOD } else { usize::MAX })
+    }
+
+    /// Whether a sample of a packet of this port may go up. Samples have a part of the port's share, so that however many
+    /// are asked for, packets that have no flow find room.
+    pub fn has_room_for_sample(&self, in_port: PortNo, packet: &Packet) -> bool {
+        let PortLoad { load, floods } = self.of_port(in_port);
+        let bytes = (self.places * BYTES_PER_PLACE).max(MIN_BYTES).saturating_sub(self.outstanding.bytes);
+        let (most, most_bytes) = ((self.share(floods) / SAMPLES).max(1), bytes / 2 / SAMPLES);
+        load.packets < most && load.bytes + packet.len() <= most_bytes
     }
 
     /// Counts one more packet from this port as outstanding, and puts it into the buffer in which it may be. Returns it
@@ -240,6 +257,9 @@ impl MissQueue {
     /// Sends a punted packet up; drops it where the port has no room left.
     pub fn punt(&mut self, packet: Packet, key: &Key, punt: Arc<Punt>, connection: u32, outputs: &Outputs) {
         let in_port = crate::upcall::in_port(key);
+        if punt.is_sample() && !self.has_room_for_sample(in_port, &packet) {
+            return outputs.retire_one(packet, DropReason::SampleLost, in_port);
+        }
         match self.admit(in_port, packet) {
             Ok(packet) => {
                 let key = self.own(key);
@@ -392,6 +412,22 @@ mod tests {
         while answer(&mut queue, &channels[0]).is_some() {}
         assert!(queue.is_empty() && queue.kept == 0 && queue.outstanding.bytes == 0);
         assert_eq!(fill(&mut queue, 1, small), burst, "the next burst");
+    }
+
+    #[test]
+    fn samples_leave_room_for_packets_that_miss() {
+        let sample = |queue: &MissQueue, port: u32| queue.has_room_for_sample(PortNo(port), &small());
+        let (mut only_samples, _channels) = queue();
+        let taken = (0..).take_while(|&n| sample(&only_samples, 1) && miss(&mut only_samples, 1, n, small())).count();
+        assert!((PLACES / 10..PLACES / 4).contains(&taken), "{taken}");
+        let misses = fill(&mut only_samples, 1, small);
+        assert!(misses > PLACES / 6, "{misses} besides {taken} samples");
+        // In a flood there are samples of the port again when less of it waits, and of others all the time.
+        assert!(!sample(&only_samples, 1) && sample(&only_samples, 2));
+        // Even the smallest queue takes one.
+        let channels = Channel::all(&Arc::new(Waker::default()));
+        let mut smallest = MissQueue::new(channels, serving(1), 2);
+        assert!(sample(&smallest, 1) && miss(&mut smallest, 1, 0, small()) && !sample(&smallest, 1));
     }
 
     /// Buffers that ports share, each for a whole super-frame.

@@ -10,8 +10,8 @@ use packet::Time;
 use super::element::{Direction, L3, L4};
 use super::{FlowKey, Sample};
 
-/// Most flows that a cache may have, whatever is asked for.
-pub const MAX_FLOWS: u32 = 1 << 20;
+/// Most flows that a cache may have, whatever is asked for: about 200 MB.
+pub const MAX_FLOWS: u32 = 1 << 18;
 
 /// Why a flow was exported (`flowEndReason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,19 +47,17 @@ pub struct Counts {
     pub post_multicast: u64,
     /// Their bytes of IP.
     pub post_multicast_octets: u64,
+    /// Packets with the flags FIN, SYN, RST, PSH, ACK, URG.
+    pub tcp: [u64; 6],
 }
 
-/// What is counted for all flows of an exporter.
+/// What is counted for all flows of an exporter together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// As for a flow.
-    pub counts: Counts,
     /// Packets to one receiver, to several, and to all: on ingress.
     pub ingress: [u64; 3],
     /// On egress.
     pub egress: [u64; 3],
-    /// Packets with the flags FIN, SYN, RST, PSH, ACK, URG.
-    pub tcp: [u64; 6],
 }
 
 /// A flow.
@@ -84,8 +82,8 @@ pub struct Cache {
 }
 
 impl Counts {
-    fn of(sample: &Sample) -> Counts {
-        let (key, packets) = (&sample.flow, sample.packets);
+    fn of(sample: &Sample, packets: u64) -> Counts {
+        let key = &sample.flow;
         let header = key.template.ethernet_header_len();
         let dropped = if sample.is_forwarded { 0 } else { packets };
         let layer2 = packets.saturating_mul(sample.frame_len.into());
@@ -100,6 +98,10 @@ impl Counts {
             counts.squares = octets(octets(packets));
             counts.post_multicast_octets = octets(post_multicast);
             (counts.shortest, counts.longest) = (len as u16, len as u16);
+        }
+        if key.template.l4 == L4::Tcp {
+            let flags = counts.tcp.iter_mut().enumerate().filter(|(bit, _)| sample.tcp_flags >> bit & 1 != 0);
+            flags.for_each(|(_, count)| *count = packets);
         }
         counts
     }
@@ -116,6 +118,9 @@ impl Counts {
             (&mut self.post_multicast_octets, other.post_multicast_octets),
         ];
         for (sum, more) in pairs {
+            *sum = sum.wrapping_add(more);
+        }
+        for (sum, more) in self.tcp.iter_mut().zip(other.tcp) {
             *sum = sum.wrapping_add(more);
         }
         self.longest = self.longest.max(other.longest);
@@ -140,23 +145,15 @@ fn receivers(dst: [u8; 6]) -> Receivers {
 }
 
 impl Totals {
-    /// Counts a sample. Returns what the sample adds to its flow.
-    pub fn add(&mut self, sample: &Sample) -> Counts {
-        let counts = Counts::of(sample);
-        self.counts.add(&counts);
+    /// Counts a sample that stands for so many packets. Returns what it adds to its flow.
+    pub fn add(&mut self, sample: &Sample, packets: u64) -> Counts {
         let by_receivers = match sample.flow.template.direction {
             Direction::Ingress => &mut self.ingress,
             Direction::Egress => &mut self.egress,
         };
-        by_receivers[receivers(sample.flow.mac.dst) as usize] += sample.packets;
-        if sample.flow.template.l4 == L4::Tcp {
-            for (bit, count) in self.tcp.iter_mut().enumerate() {
-                if sample.tcp_flags >> bit & 1 != 0 {
-                    *count += sample.packets;
-                }
-            }
-        }
-        counts
+        let count = &mut by_receivers[receivers(sample.flow.mac.dst) as usize];
+        *count = count.wrapping_add(packets);
+        Counts::of(sample, packets)
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use packet::Time;
 
-use super::Sample;
 use super::cache::{Cache, EndReason, Flow, Totals};
 use super::element::{L3, L4, TEMPLATES, Template};
 use super::message::{self, Message, Record};
+use super::{PLACES, Sample};
 use crate::settings::FlowIpfix;
 use crate::{Moment, Sent, Sink};
 
@@ -20,6 +20,13 @@ pub const TEMPLATE_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Domains whose templates are remembered. Actions name them, so there may be more; then all of them begin anew.
 const MAX_DOMAINS: usize = 4096;
+
+/// Most records that are made in one round, so that bridges and collectors are not kept waiting where very many flows are
+/// due at once.
+const RECORDS_PER_ROUND: usize = 512;
+
+/// How many are made with one sample: more than one flow begins with it, so that what is due becomes less.
+const RECORDS_PER_SAMPLE: usize = 2;
 
 /// What an exporter has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -64,10 +71,14 @@ pub struct Exporter {
     id: u32,
     cache: Cache,
     totals: Totals,
+    /// The rest of a packet that has not been counted yet.
+    fraction: u64,
     statistics: Statistics,
     domains: HashMap<u32, Domain>,
     /// When it last told about itself.
     told: Option<Time>,
+    /// Collectors that did not get the last message, or the one before.
+    unreached: u64,
     message: Message,
 }
 
@@ -79,9 +90,11 @@ impl Exporter {
             id,
             cache: Cache::default(),
             totals: Totals::default(),
+            fraction: 0,
             statistics: Statistics::default(),
             domains: HashMap::new(),
             told: None,
+            unreached: 0,
             message: Message::new(0),
         }
     }
@@ -107,17 +120,20 @@ impl Exporter {
             (L3::Ipv4, _) => statistics.ipv4 += 1,
             (L3::Ipv6, _) => statistics.ipv6 += 1,
         }
-        let counts = self.totals.add(&sample);
+        // Fractions of packets count as soon as they make a whole one.
+        let weight = sample.weight.saturating_add(self.fraction);
+        self.fraction = weight & ((1 << PLACES) - 1);
+        let counts = self.totals.add(&sample, weight >> PLACES);
         if self.cache.add(sample.flow, &counts, &self.totals, at.now) {
             self.statistics.flows += 1;
         }
         // More than may be are exported at once, so that the cache is bounded between two rounds, too.
-        self.export_due(at, sink);
+        self.export_due(RECORDS_PER_SAMPLE, at, sink);
     }
 
     /// Exports what is due, and sends what waits. Returns when it is to be called again.
     pub fn run(&mut self, at: Moment, sink: &mut dyn Sink) -> Option<Time> {
-        self.export_due(at, sink);
+        self.export_due(RECORDS_PER_ROUND, at, sink);
         self.flush(at, sink);
         self.cache.next(self.settings.active_timeout)
     }
@@ -130,9 +146,10 @@ impl Exporter {
         self.flush(at, sink);
     }
 
-    fn export_due(&mut self, at: Moment, sink: &mut dyn Sink) {
+    fn export_due(&mut self, records: usize, at: Moment, sink: &mut dyn Sink) {
         let (timeout, most) = (self.settings.active_timeout, self.settings.max_flows);
-        while let Some((key, flow, reason)) = self.cache.take_due(at.now, timeout, most) {
+        for _ in 0..records {
+            let Some((key, flow, reason)) = self.cache.take_due(at.now, timeout, most) else { return };
             self.export(&key, &flow, reason, at, sink);
         }
     }
@@ -202,5 +219,12 @@ impl Exporter {
         let sent = sink.send(&message.finish(message::export_time(at), sequence));
         self.statistics.sent.taken += sent.taken;
         self.statistics.sent.failed += sent.failed;
+        self.statistics.sent.refused += sent.refused;
+        let unreached = sent.failed + sent.refused;
+        if unreached < self.unreached {
+            // A collector is there again, or for the first time: it knows no template.
+            self.domains.values_mut().for_each(|domain| domain.templates = 0);
+        }
+        self.unreached = unreached;
     }
 }

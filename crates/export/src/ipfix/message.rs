@@ -166,7 +166,9 @@ impl Record<'_> {
     fn put(&self, element: Element, out: &mut Vec<u8>, at: Moment) {
         use Element::*;
         let (key, flow) = (self.key, self.flow);
-        let (counts, Totals { counts: total, ingress, egress, tcp }) = (&flow.counts, &flow.totals);
+        // A flow that has been exported begins anew, and what is counted of it in all is what its only record has.
+        let (counts, Totals { ingress, egress }) = (&flow.counts, &flow.totals);
+        let (total, tcp) = (counts, &counts.tcp);
         match element {
             ObservationPoint => out.put_u32(key.obs_point),
             FlowDirection => out.put_u8(match key.template.direction {

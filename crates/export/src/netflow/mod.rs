@@ -23,6 +23,10 @@ pub const MAX_FLOWS: usize = 262_144;
 /// Most packets that wait to be sent.
 const MAX_PACKETS: usize = 4096;
 
+/// Most packets that are sent in one round: no more than a socket of a collector has room for. Rounds follow each other
+/// fast enough for some hundred thousand records a second.
+const PACKETS_PER_ROUND: usize = 64;
+
 /// How often it is looked for flows whose active timeout is over.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -32,6 +36,8 @@ pub const OUT_FLOOD: u16 = 0xffff;
 pub const OUT_MULTIPLE: u16 = 0xfffe;
 /// It was dropped.
 pub const OUT_DROP: u16 = 0xfffd;
+/// Not known: no port has this number.
+pub const OUT_UNKNOWN: u16 = 0;
 
 /// What makes packets one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -107,6 +113,8 @@ struct Flows {
     full: VecDeque<Packet>,
     /// Records so far, lost ones included: so collectors see that they were.
     records: u32,
+    /// Records that were lost, since too many packets waited.
+    lost: u64,
     /// When flows were looked through last.
     looked: Time,
 }
@@ -121,6 +129,7 @@ impl NetFlow {
             filling: Packet::new(0),
             full: VecDeque::new(),
             records: 0,
+            lost: 0,
             looked: now,
         }))
     }
@@ -143,12 +152,21 @@ impl NetFlow {
         }
     }
 
-    /// Ends all flows.
-    pub fn end_all(&self) {
-        let mut flows = self.0.lock();
-        for (key, flow) in std::mem::take(&mut flows.flows) {
-            flows.export(&key, &flow);
+    /// Ends all flows, and sends their records.
+    pub fn end_all(&self, at: Moment, sink: &mut dyn Sink) {
+        let all = std::mem::take(&mut self.0.lock().flows);
+        for (n, (key, flow)) in all.into_iter().enumerate() {
+            self.0.lock().export(&key, &flow);
+            if n % packet::MAX_RECORDS == 0 {
+                self.send(usize::MAX, false, at, sink);
+            }
         }
+        self.send(usize::MAX, true, at, sink);
+    }
+
+    /// Records that were lost, since they became more than could be sent.
+    pub fn lost(&self) -> u64 {
+        self.0.lock().lost
     }
 
     /// Flows that are kept.
@@ -161,27 +179,39 @@ impl NetFlow {
         self.len() == 0
     }
 
-    /// Exports what is due, and sends what waits. Returns when it is to be called again.
+    /// Exports what is due, and sends some of what waits. Returns when it is to be called again.
     pub fn run(&self, at: Moment, sink: &mut dyn Sink) -> Time {
         let mut flows = self.0.lock();
-        if at.now >= flows.looked + TICK {
+        let is_due = at.now >= flows.looked + TICK;
+        if is_due {
             flows.looked = at.now;
             flows.export_active(at.now);
         }
+        let next = flows.looked + TICK;
+        drop(flows);
+        // Records gather until a packet is full, or for a second.
+        if self.send(PACKETS_PER_ROUND, is_due, at, sink) { at.now } else { next }
+    }
+
+    /// Sends so many packets, and the one that is being filled if it `empties`. Returns whether others wait.
+    fn send(&self, most: usize, empties: bool, at: Moment, sink: &mut dyn Sink) -> bool {
+        let mut flows = self.0.lock();
         let uptime = at.now.since(flows.started).as_millis() as u32;
         let engine = (flows.settings.engine_type, flows.settings.engine_id);
-        let mut ready = std::mem::take(&mut flows.full);
-        if !flows.filling.is_empty() {
+        if empties && !flows.filling.is_empty() && flows.full.len() < MAX_PACKETS {
             let next = Packet::new(flows.records);
-            ready.push_back(std::mem::replace(&mut flows.filling, next));
+            let last = std::mem::replace(&mut flows.filling, next);
+            flows.full.push_back(last);
         }
-        let next = flows.looked + TICK;
+        let most = most.min(flows.full.len());
+        let ready: Vec<_> = flows.full.drain(..most).collect();
+        let others = !flows.full.is_empty();
         // Those that credit flows are not kept waiting by the kernel.
         drop(flows);
         for packet in ready {
             sink.send(&packet.finish(uptime, at, engine));
         }
-        next
+        others
     }
 }
 
@@ -222,15 +252,17 @@ impl Flows {
         }
     }
 
-    /// Exports the flows whose active timeout is over. Those without packets since the last time have ended.
+    /// Exports the flows whose active timeout is over. Those without packets since the last time have ended. Where very
+    /// many are due at once, some have to wait until there is room for their packets.
     fn export_active(&mut self, now: Time) {
         let timeout = self.settings.active_timeout;
         if timeout.is_zero() {
             return;
         }
+        let room = (MAX_PACKETS / 2).saturating_sub(self.full.len()) * packet::MAX_RECORDS;
         let mut due = Vec::new();
         self.flows.retain(|key, flow| {
-            if now <= flow.exported + timeout {
+            if now <= flow.exported + timeout || due.len() >= room {
                 return true;
             }
             let is_idle = flow.packets == 0;
@@ -304,6 +336,8 @@ impl Flows {
             let full = std::mem::replace(&mut self.filling, Packet::new(self.records));
             if self.full.len() < MAX_PACKETS {
                 self.full.push_back(full);
+            } else {
+                self.lost += packet::MAX_RECORDS as u64;
             }
         }
     }

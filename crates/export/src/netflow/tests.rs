@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn settings() -> Netflow {
@@ -24,8 +26,17 @@ fn credit(output: u16, packets: u64, bytes: u64, seconds: u64) -> Credit {
 
 /// Source, ports, packets, bytes of the records that are sent.
 fn records(flows: &NetFlow, seconds: u64) -> Vec<(u32, u16, u16, u64, u64)> {
+    read(&run(flows, seconds))
+}
+
+/// What is sent until nothing waits.
+fn run(flows: &NetFlow, seconds: u64) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
-    flows.run(at(seconds), &mut sent);
+    while flows.run(at(seconds), &mut sent) <= at(seconds).now {}
+    sent
+}
+
+fn read(sent: &[Vec<u8>]) -> Vec<(u32, u16, u16, u64, u64)> {
     let mut found = Vec::new();
     for packet in sent {
         assert!(packet.len() <= crate::MAX_DATAGRAM);
@@ -75,8 +86,9 @@ fn without_a_timeout_a_flow_is_exported_when_it_ends() {
     let flows = NetFlow::new(Netflow { active_timeout: Duration::ZERO, ..settings() }, Time(0));
     flows.credit(&key(1), &credit(2, 1, 10, 1));
     assert_eq!(records(&flows, 100_000), []);
-    flows.end_all();
-    assert_eq!(records(&flows, 100_001).len(), 1);
+    let mut sent = Vec::new();
+    flows.end_all(at(100_001), &mut sent);
+    assert_eq!(read(&sent).len(), 1);
 }
 
 #[test]
@@ -128,9 +140,9 @@ fn a_full_cache_exports_others_and_loses_nothing() {
         flows.0.lock().credit(&key(n), &credit(2, 1, 10, 1), 64);
         assert!(flows.len() <= 64);
     }
-    flows.end_all();
-    let records = records(&flows, 1);
-    assert_eq!(records.len(), 1000);
+    let mut sent = Vec::new();
+    flows.end_all(at(1), &mut sent);
+    assert_eq!(read(&sent).len(), 1000);
 }
 
 #[test]
@@ -142,9 +154,69 @@ fn what_waits_to_be_sent_is_bounded_and_what_is_lost_has_numbers() {
         flows.end(&key(n));
     }
     assert_eq!(records(&flows, 1).len(), MAX_PACKETS * packet::MAX_RECORDS);
+    assert_eq!(flows.lost(), 10 * packet::MAX_RECORDS as u64);
     flows.credit(&key(1), &credit(2, 1, 10, 1));
     flows.end(&key(1));
+    assert_eq!(run(&flows, 2)[0][16..20], total.to_be_bytes());
+}
+
+#[test]
+fn very_many_flows_that_are_due_at_once_are_exported_in_rounds_and_none_is_lost() {
+    let flows = NetFlow::new(settings(), Time(0));
+    let total = (MAX_PACKETS * packet::MAX_RECORDS) as u32;
+    (0..total).for_each(|n| flows.credit(&key(n), &credit(2, 1, 10, 1)));
     let mut sent = Vec::new();
-    flows.run(at(2), &mut sent);
-    assert_eq!(sent[0][16..20], total.to_be_bytes());
+    assert!(flows.run(at(12), &mut sent) <= at(12).now, "there is more");
+    assert_eq!(sent.len(), PACKETS_PER_ROUND);
+    let mut exported = read(&sent).len();
+    for second in 12..20 {
+        exported += records(&flows, second).len();
+    }
+    assert_eq!((exported, flows.lost()), (total as usize, 0));
+}
+
+#[test]
+fn records_gather_for_a_second() {
+    let flows = NetFlow::new(settings(), Time(0));
+    let mut sent = Vec::new();
+    for n in 0..10 {
+        flows.credit(&key(n), &credit(2, 1, 10, 0));
+        flows.end(&key(n));
+        let now = Time(0) + Duration::from_millis(u64::from(n) * 50);
+        assert_eq!(flows.run(Moment { now, wall: Duration::ZERO }, &mut sent), at(1).now);
+    }
+    assert_eq!(sent.len(), 0);
+    flows.run(at(1), &mut sent);
+    assert_eq!((sent.len(), read(&sent).len()), (1, 10));
+}
+
+proptest! {
+    /// Whatever is credited is exported, with the numbers that it has, and records are numbered without a gap.
+    #[test]
+    fn all_that_is_credited_is_exported(
+        credits in proptest::collection::vec((0..20u32, 0..4u16, 1..1_000_000u64, 0..10_000_000_000u64, 0..100u64), 1..200)
+    ) {
+        let flows = NetFlow::new(settings(), Time(0));
+        let (mut expected, mut found) = (HashMap::new(), HashMap::new());
+        let (mut sent, mut second) = (Vec::new(), 0);
+        for (n, output, packets, bytes, pause) in credits {
+            second += pause / 10;
+            flows.credit(&key(n), &credit(output, packets, bytes, second));
+            sent.extend(run(&flows, second));
+            let sums: &mut (u64, u64) = expected.entry((n, output)).or_default();
+            *sums = (sums.0 + packets, sums.1 + bytes);
+        }
+        flows.end_all(at(second), &mut sent);
+        let mut number = 0;
+        for packet in &sent {
+            prop_assert_eq!(&packet[16..20], &u32::to_be_bytes(number));
+            number += u32::from(packet[3]);
+        }
+        for (src, _, output, packets, bytes) in read(&sent) {
+            let sums: &mut (u64, u64) = found.entry((src, output)).or_default();
+            *sums = (sums.0 + packets, sums.1 + bytes);
+        }
+        prop_assert_eq!(expected, found);
+        prop_assert_eq!(flows.lost(), 0);
+    }
 }

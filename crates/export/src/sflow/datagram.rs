@@ -73,6 +73,8 @@ impl Source {
 pub struct Datagram {
     bytes: Vec<u8>,
     header_len: usize,
+    agent: IpAddr,
+    sub_id: u32,
     sequence: u32,
     samples: u32,
 }
@@ -81,21 +83,19 @@ impl Datagram {
     /// An empty one from an agent.
     pub fn new(agent: IpAddr, sub_id: u32) -> Datagram {
         let mut bytes = Vec::with_capacity(crate::MAX_DATAGRAM);
-        bytes.put_u32(VERSION);
-        match agent {
-            IpAddr::V4(address) => {
-                bytes.put_u32(ADDRESS_IPV4);
-                bytes.put(&address.octets());
-            }
-            IpAddr::V6(address) => {
-                bytes.put_u32(ADDRESS_IPV6);
-                bytes.put(&address.octets());
-            }
+        put_header(&mut bytes, agent, sub_id);
+        Datagram { header_len: bytes.len(), bytes, agent, sub_id, sequence: 0, samples: 0 }
+    }
+
+    /// Sets the address of the agent; samples stay.
+    pub fn set_agent(&mut self, agent: IpAddr) {
+        if agent != self.agent {
+            let mut header = Vec::new();
+            put_header(&mut header, agent, self.sub_id);
+            let len = header.len();
+            self.bytes.splice(..self.header_len, header);
+            (self.agent, self.header_len) = (agent, len);
         }
-        bytes.put_u32(sub_id);
-        // Sequence number, uptime, number of samples.
-        bytes.put(&[0; 12]);
-        Datagram { header_len: bytes.len(), bytes, sequence: 0, samples: 0 }
     }
 
     /// Bytes so far.
@@ -129,6 +129,23 @@ impl Datagram {
         self.samples = 0;
         Some(bytes)
     }
+}
+
+/// Appends what a datagram begins with. Sequence number, uptime and the number of samples are not known yet.
+fn put_header(out: &mut Vec<u8>, agent: IpAddr, sub_id: u32) {
+    out.put_u32(VERSION);
+    match agent {
+        IpAddr::V4(address) => {
+            out.put_u32(ADDRESS_IPV4);
+            out.put(&address.octets());
+        }
+        IpAddr::V6(address) => {
+            out.put_u32(ADDRESS_IPV6);
+            out.put(&address.octets());
+        }
+    }
+    out.put_u32(sub_id);
+    out.put(&[0; 12]);
 }
 
 /// A sample of a packet.

@@ -130,8 +130,38 @@ pub trait Counters {
     /// The address of a device.
     fn address(&self, device: &str) -> Option<IpAddr>;
 
+    /// Samples that were lost on their way to the exporter, so far.
+    fn lost_samples(&self) -> u64;
+
     /// Those of the switch.
     fn switch(&self) -> SwitchCounters;
+}
+
+/// Whose counters are to be sampled.
+#[derive(Debug)]
+pub struct Poll {
+    /// Of which bridge.
+    pub bridge: u32,
+    ports: Vec<PolledPort>,
+    is_global: bool,
+}
+
+/// What they are.
+pub struct Polled {
+    /// Of which bridge.
+    pub bridge: u32,
+    ports: Vec<(PolledPort, PortCounters)>,
+    switch: Option<SwitchCounters>,
+}
+
+impl Poll {
+    /// Reads the counters. That may take long: devices are asked.
+    pub fn read(self, counters: &dyn Counters) -> Polled {
+        let Poll { bridge, ports, is_global } = self;
+        let of_port = |port: PolledPort| Some((port, counters.port(bridge, port.port)?));
+        let switch = is_global.then(|| counters.switch());
+        Polled { bridge, ports: ports.into_iter().filter_map(of_port).collect(), switch }
+    }
 }
 
 /// The agent of a bridge.
@@ -167,9 +197,19 @@ impl Agent {
         }
     }
 
-    /// When [`tick`](Agent::tick) has something to do.
+    /// When [`poll`](Agent::poll) has something to say.
     pub fn next(&self) -> Time {
         self.next_tick
+    }
+
+    /// Samples of packets so far.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
+
+    /// Sets the address of the agent. What has not been sent gets it, too.
+    pub fn set_address(&mut self, address: IpAddr) {
+        self.datagram.set_agent(address);
     }
 
     /// Notes that samples were lost.
@@ -207,37 +247,43 @@ impl Agent {
         self.datagram.add(sample);
     }
 
-    fn flush(&mut self, at: Moment, sink: &mut dyn Sink) {
+    /// Sends the samples that wait for others.
+    pub fn flush(&mut self, at: Moment, sink: &mut dyn Sink) {
         let uptime = at.now.since(self.started).as_millis() as u32;
         if let Some(bytes) = self.datagram.take(uptime) {
             sink.send(&bytes);
         }
     }
 
-    /// Does what each second asks for. `is_global`: the agent tells the counters of the switch, too.
-    pub fn tick(&mut self, bridge: u32, is_global: bool, counters: &dyn Counters, at: Moment, sink: &mut dyn Sink) {
+    /// Says whose counters are to be sampled this second, unless that has been asked for. `is_global`: the agent tells the
+    /// counters of the switch, too.
+    pub fn poll(&mut self, bridge: u32, is_global: bool, counters: &dyn Counters, at: Moment) -> Option<Poll> {
         if at.now < self.next_tick {
-            return;
+            return None;
         }
         // After a long pause it is done once.
         let passed = at.now.since(self.next_tick).as_nanos() / TICK.as_nanos() + 1;
         self.ticks += passed as u64;
         self.next_tick = self.started + TICK * u32::try_from(self.ticks + 1).unwrap_or(u32::MAX);
         let interval = self.settings.polling.as_secs();
-        if interval > 0 {
-            // The turns of an interface until a second; it is due where one has come since the last tick.
-            let turns = |index: u32, until: u64| (until + interval - u64::from(index) % interval) / interval;
-            let before = self.ticks - passed as u64;
-            let is_due = |index: u32| turns(index, self.ticks) > turns(index, before);
-            let due: Vec<_> = counters.ports(bridge).into_iter().filter(|port| is_due(port.ifindex)).collect();
-            if is_global && is_due(0) {
-                self.sample_switch(&counters.switch(), at, sink);
-            }
-            for port in due {
-                if let Some(values) = counters.port(bridge, port.port) {
-                    self.sample_port(port, &values, at, sink);
-                }
-            }
+        if interval == 0 {
+            return Some(Poll { bridge, ports: Vec::new(), is_global: false });
+        }
+        // The turns of an interface until a second; it is due where one has come since the last tick.
+        let turns = |index: u32, until: u64| (until + interval - u64::from(index) % interval) / interval;
+        let before = self.ticks - passed as u64;
+        let is_due = |index: u32| turns(index, self.ticks) > turns(index, before);
+        let ports = counters.ports(bridge).into_iter().filter(|port| is_due(port.ifindex)).collect();
+        Some(Poll { bridge, ports, is_global: is_global && is_due(0) })
+    }
+
+    /// Takes what was asked for, and sends what there is.
+    pub fn polled(&mut self, polled: &Polled, at: Moment, sink: &mut dyn Sink) {
+        if let Some(switch) = &polled.switch {
+            self.sample_switch(switch, at, sink);
+        }
+        for (port, counters) in &polled.ports {
+            self.sample_port(*port, counters, at, sink);
         }
         self.flush(at, sink);
     }

@@ -1,5 +1,7 @@
 use std::net::Ipv4Addr;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::tunnel::Kind;
 
@@ -9,6 +11,13 @@ fn settings() -> Sflow {
 
 fn agent(settings: Sflow) -> Agent {
     Agent::new(settings, Ipv4Addr::new(10, 0, 0, 1).into(), Time(0))
+}
+
+/// Does what a second asks for.
+fn tick(agent: &mut Agent, is_global: bool, counters: &dyn Counters, at: Moment, sink: &mut dyn Sink) {
+    if let Some(poll) = agent.poll(0, is_global, counters, at) {
+        agent.polled(&poll.read(counters), at, sink);
+    }
 }
 
 fn at(seconds: u64) -> Moment {
@@ -29,6 +38,10 @@ impl Counters for Ports {
 
     fn address(&self, _: &str) -> Option<IpAddr> {
         None
+    }
+
+    fn lost_samples(&self) -> u64 {
+        0
     }
 
     fn switch(&self) -> SwitchCounters {
@@ -69,7 +82,7 @@ fn a_datagram_as_the_specification_has_it() {
         ..Sample::default()
     };
     agent.sample(&sample, at(0), &mut sent);
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     let expected = [
         // Version, agent's address, sub-agent, sequence, uptime, samples.
         [5, 1, 0x0a00_0001, 0, 1, 1000, 1].as_slice(),
@@ -101,7 +114,7 @@ fn tunnels_and_labels() {
         Sample { ingress: Some(gre), egress: Some(tunnel), mpls: vec![0x1234_5020, 0x20], ..Sample::default() };
     let (mut agent, mut sent) = (agent(settings()), Vec::new());
     agent.sample(&sample, at(0), &mut sent);
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     let (_, sample) = samples(&sent[0]).remove(0);
     let expected = [
         [1024, 32, 0, 47, 0x0101_0101, 0x0202_0202, 0, 0, 0, 4].as_slice(),
@@ -135,7 +148,7 @@ fn no_datagram_is_too_long_and_no_sample_is_missing() {
             &mut sent,
         );
     }
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     assert!(sent.iter().all(|datagram| datagram.len() <= MAX_DATAGRAM));
     let numbers: Vec<_> = sent.iter().flat_map(|datagram| samples(datagram)).map(|(_, sample)| sample[0]).collect();
     assert_eq!(numbers, (1..=500).collect::<Vec<_>>());
@@ -148,7 +161,7 @@ fn lost_samples_are_told() {
     let (mut agent, mut sent) = (agent(settings()), Vec::new());
     agent.lose(9);
     agent.sample(&Sample::default(), at(0), &mut sent);
-    agent.tick(0, false, &Ports(0), at(1), &mut sent);
+    tick(&mut agent, false, &Ports(0), at(1), &mut sent);
     assert_eq!(samples(&sent[0])[0].1[4], 9);
 }
 
@@ -158,7 +171,7 @@ fn the_counters_of_each_port_come_once_in_an_interval() {
     let mut seen = HashMap::new();
     for second in 1..=40 {
         let mut sent = Vec::new();
-        agent.tick(0, true, &Ports(100), at(second), &mut sent);
+        tick(&mut agent, true, &Ports(100), at(second), &mut sent);
         let sources: Vec<_> = sent.iter().flat_map(|datagram| samples(datagram)).map(|(_, s)| (s[1], s[0])).collect();
         assert!(sources.len() <= 11, "they are spread: {}", sources.len());
         for (source, number) in sources {
@@ -175,9 +188,101 @@ fn the_counters_of_each_port_come_once_in_an_interval() {
 fn a_long_pause_is_one_tick() {
     let mut agent = agent(Sflow { polling: Duration::from_secs(1), ..settings() });
     let mut sent = Vec::new();
-    agent.tick(0, false, &Ports(3), at(1000), &mut sent);
+    tick(&mut agent, false, &Ports(3), at(1000), &mut sent);
     assert_eq!(sent.iter().flat_map(|datagram| samples(datagram)).count(), 3);
     assert_eq!(agent.next(), at(1001).now);
-    agent.tick(0, false, &Ports(3), at(1000), &mut sent);
+    tick(&mut agent, false, &Ports(3), at(1000), &mut sent);
     assert_eq!(sent.len(), 1);
+}
+
+fn any_tunnel() -> impl Strategy<Value = Option<Tunnel>> {
+    let kinds = proptest::sample::select(vec![Kind::Other, Kind::Vxlan, Kind::Gre, Kind::Geneve]);
+    let tunnel = (kinds, any::<[u8; 4]>(), any::<[u8; 4]>(), any::<u8>(), any::<(u16, u16)>(), any::<u32>());
+    proptest::option::of(tunnel.prop_map(|(kind, src, dst, tos, (src_port, dst_port), id)| Tunnel {
+        kind,
+        src: src.into(),
+        dst: dst.into(),
+        tos,
+        src_port,
+        dst_port,
+        id: id.into(),
+    }))
+}
+
+fn any_sample() -> impl Strategy<Value = Sample> {
+    let header = proptest::collection::vec(any::<u8>(), 0..1500);
+    let mpls = proptest::collection::vec(any::<u32>(), 0..4);
+    let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u16>(), any::<u16>());
+    (header, mpls, numbers, any_tunnel(), any_tunnel()).prop_map(
+        |(header, mpls, (frame_len, input, output, src_tci, dst_tci), ingress, egress)| Sample {
+            bridge: 0,
+            protocol: datagram::header_protocol(0),
+            header,
+            frame_len,
+            input,
+            output,
+            src_tci,
+            dst_tci,
+            ingress,
+            egress,
+            mpls,
+        },
+    )
+}
+
+/// The records of a flow sample, by tag.
+fn records(sample: &[u32]) -> HashMap<u32, Vec<u32>> {
+    let mut found = HashMap::new();
+    let mut rest = &sample[8..];
+    while let [tag, len, after @ ..] = rest {
+        let (record, after) = after.split_at(*len as usize / 4);
+        assert!(found.insert(*tag, record.to_vec()).is_none(), "one of each");
+        rest = after;
+    }
+    assert_eq!(found.len(), sample[7] as usize);
+    found
+}
+
+fn of_tunnel(tunnel: &Tunnel) -> Vec<u32> {
+    let (src, dst) = (u32::from(tunnel.src), u32::from(tunnel.dst));
+    let ports = [tunnel.src_port.into(), tunnel.dst_port.into()];
+    vec![0, tunnel.kind.ip_protocol().into(), src, dst, ports[0], ports[1], 0, tunnel.tos.into()]
+}
+
+proptest! {
+    /// What a plain decoder reads is what was put: every word of every sample.
+    #[test]
+    fn datagrams_are_read_back(wanted in proptest::collection::vec(any_sample(), 1..30), header in 0..2000u16) {
+        let (mut agent, mut sent) = (agent(Sflow { header, ..settings() }), Vec::new());
+        for sample in &wanted {
+            agent.sample(sample, at(0), &mut sent);
+        }
+        agent.flush(at(0), &mut sent);
+        prop_assert!(sent.iter().all(|datagram| datagram.len() <= MAX_DATAGRAM));
+        let found: Vec<_> = sent.iter().flat_map(|datagram| samples(datagram)).collect();
+        prop_assert_eq!(found.len(), wanted.len());
+        for (n, ((tag, found), sample)) in found.iter().zip(&wanted).enumerate() {
+            let n = n as u32 + 1;
+            prop_assert_eq!(*tag, 1);
+            prop_assert_eq!(&found[..7], &[n, 2 << 24 | 1000, 64, 64 * n, 0, sample.input, sample.output]);
+            let mut records = records(found);
+            let raw = records.remove(&1).unwrap();
+            let bytes: Vec<u8> = raw[4..].iter().flat_map(|word| word.to_be_bytes()).collect();
+            let len = sample.header.len().min(header.into()).min(MAX_HEADER);
+            prop_assert_eq!(&raw[..4], &[1, sample.frame_len.saturating_add(4), 4, len as u32]);
+            prop_assert_eq!(&bytes[..len], &sample.header[..len]);
+            prop_assert!(bytes.len() - len < 4 && bytes[len..].iter().all(|&byte| byte == 0));
+            let tags = [sample.src_tci, sample.dst_tci].map(|tci| [u32::from(tci & 0xfff), u32::from(tci >> 13)]);
+            prop_assert_eq!(records.remove(&1001).unwrap(), tags.concat());
+            for (tunnel, tag, vni) in [(&sample.ingress, 1024, 1030), (&sample.egress, 1023, 1029)] {
+                prop_assert_eq!(records.remove(&tag), tunnel.as_ref().map(of_tunnel));
+                let id = tunnel.as_ref().filter(|tunnel| tunnel.id != 0).map(|tunnel| vec![tunnel.id as u32]);
+                prop_assert_eq!(records.remove(&vni), id);
+            }
+            let mpls = records.remove(&1006).map(|mpls| mpls[4..].iter().map(|label| label & !0x100).collect::<Vec<_>>());
+            let labels = sample.mpls.iter().map(|label| label & !0x100).collect::<Vec<_>>();
+            prop_assert_eq!(mpls.unwrap_or_default(), labels);
+            prop_assert!(records.is_empty());
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use export::Moment;
+use export::exporter::Report;
 use export::ipfix::exporter::Statistics;
 use export::settings::BridgeExport;
 
@@ -32,14 +33,19 @@ impl Bridge {
 
     /// What the bridge's exporter of IPFIX has done, samples that wait included; `None` where there is none.
     pub fn ipfix_bridge_statistics(&self) -> Option<Statistics> {
-        self.switch.run_exporter();
-        self.switch.exporter.bridge_statistics(self.id().0)
+        self.switch.exporter.bridge_statistics(self.id().0, self.switch.moment(), &*self.switch)
     }
 
     /// Likewise for its exporters for collector sets, by number.
     pub fn ipfix_flow_statistics(&self) -> Vec<(u32, Statistics)> {
-        self.switch.run_exporter();
-        self.switch.exporter.collector_set_statistics(self.id().0)
+        self.switch.exporter.collector_set_statistics(self.id().0, self.switch.moment(), &*self.switch)
+    }
+
+    /// How it stands with what the bridge exports.
+    pub fn export_reports(&self) -> Vec<Report> {
+        let mut reports = self.switch.export_reports();
+        reports.retain(|report| report.bridge == self.id().0);
+        reports
     }
 }
 
@@ -55,8 +61,8 @@ impl Switch {
         Moment { now: self.clock.now(), wall }
     }
 
-    /// Has the exporter do what is due, and take the samples that wait.
-    fn run_exporter(&self) {
-        self.exporter.run(self.moment(), self);
+    /// How it stands with what all bridges export, by number of the bridge.
+    pub fn export_reports(&self) -> Vec<Report> {
+        self.exporter.reports(self.moment(), self)
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use datapath::{IpfixPunt, MADE_UP, PortNo, SentTunnel, SflowPunt};
+use datapath::{DropReason, IpfixPunt, MADE_UP, PortNo, SentTunnel, SflowPunt};
 use export::ipfix::element::Direction;
 use export::queue::Sample;
 use export::sflow::{Counters, PolledPort, PortCounters, SwitchCounters};
@@ -58,13 +58,13 @@ impl Switch {
         }
         let forwarding = self.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&BridgeId(punt.bridge)) else { return };
-        let (tells_tunnels, packets) = match &punt.flow {
+        let (tells_tunnels, weight) = match &punt.flow {
             None => match bridge.sampling.ipfix {
-                Some(ipfix) => (ipfix.tunnels, ipfix.packets),
+                Some(ipfix) => (ipfix.tunnels, ipfix::weight(ipfix.packets, 1)),
                 None => return,
             },
             Some(flow) => match bridge.sampling.collector_sets.get(&flow.collector_set) {
-                Some(&tunnels) => (tunnels, u32::from(u16::MAX / flow.probability.max(1))),
+                Some(&tunnels) => (tunnels, ipfix::weight(u16::MAX.into(), flow.probability.into())),
                 None => return,
             },
         };
@@ -88,7 +88,7 @@ impl Switch {
         let sample = ipfix::Sample {
             bridge: punt.bridge,
             collector_set: punt.flow.map(|flow| flow.collector_set),
-            packets: packets.into(),
+            weight,
             frame_len: packet.len().saturating_sub(made_up) as u32,
             is_forwarded: punt.is_forwarded,
             tcp_flags: common.tcp_flags.get(),
@@ -181,6 +181,12 @@ impl Counters for Switch {
 
     fn address(&self, device: &str) -> Option<IpAddr> {
         self.netstate().routes.read().addresses(device).first().map(|(address, _)| *address)
+    }
+
+    fn lost_samples(&self) -> u64 {
+        let Some(datapath) = self.datapath.get() else { return 0 };
+        let stats = datapath.stats();
+        stats.workers.iter().chain([&stats.ended]).map(|worker| worker.drops.get(DropReason::SampleLost)).sum()
     }
 
     fn switch(&self) -> SwitchCounters {

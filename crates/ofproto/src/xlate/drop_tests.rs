@@ -1,7 +1,9 @@
 //! Every reason to drop a packet is raised by one, and counted once.
 
+use std::sync::Arc;
+
 use datapath::pipeline::ingress::{Filter, Ingress};
-use datapath::{Config, DropReason};
+use datapath::{Config, DropReason, Punt, SflowPunt};
 use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
 use openflow::text::parse_flow_mod;
 use openflow::{
@@ -142,6 +144,18 @@ fn raise(reason: DropReason) -> Bed {
             let bed = bed_with(&["actions=output:2"], Config { upcall_queue: 2, ..Config::default() });
             (0..32).for_each(|_| assert!(bed.devices[0].inject(&udp())));
             bed.poll();
+            bed
+        }
+        DropReason::SampleLost => {
+            let bed = bed_with(&[], Config { upcall_queue: 2, ..Config::default() });
+            let punt = SflowPunt { bridge: 0, vlan_tci: 0, output: 0, tunnel: None, mpls: Vec::new() };
+            let punt = datapath::Action::Punt(Arc::new(Punt::Sflow(punt)));
+            let sample = datapath::Action::Sample { probability: u32::MAX, actions: vec![punt.clone()] };
+            let output = datapath::Action::Output(bed.bridge.port(OfPort(2)).unwrap().dp_port.unwrap());
+            let actions = [punt.clone(), punt, sample, output];
+            bed.datapath.execute(Packet::from_slice(&udp()), &packet::Key::new(), &actions);
+            bed.poll();
+            assert_eq!(bed.sent().len(), 1, "the packet itself goes on");
             bed
         }
         DropReason::UpcallError => {

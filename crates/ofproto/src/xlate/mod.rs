@@ -64,6 +64,8 @@ mod normal;
 mod output;
 mod packet_type;
 mod sample;
+#[cfg(test)]
+mod sample_tests;
 pub mod steps;
 #[cfg(test)]
 mod tests;

@@ -158,9 +158,7 @@ impl<'a> Ctx<'a, '_> {
                     self.note_sent(state);
                     return self.mirror_sent(state);
                 }
-                let truncate = self.out.pop_if(|action| matches!(action, DpAction::Truncate { .. }));
                 self.sample_sent(port, None);
-                self.out.extend(truncate);
                 self.truncate_for_mirror();
                 self.out.push(DpAction::Output(port));
                 self.note_sent(state);

@@ -37,9 +37,6 @@ pub(super) struct Destinations {
     has_samples: bool,
 }
 
-/// Destination that NetFlow is told of a packet that is dropped.
-const DROPPED: u16 = netflow::OUT_DROP;
-
 impl<'a> Ctx<'a, '_> {
     /// Samples a packet that has come in.
     pub(super) fn sample_received(&mut self) {
@@ -64,7 +61,10 @@ impl<'a> Ctx<'a, '_> {
         let tunnel = tunnel.filter(|_| ipfix.tunnels);
         let tunnel_port = tunnel.is_some().then_some(port);
         let punt = IpfixPunt { output: Some(port), tunnel_port, tunnel, ..self.ipfix_punt(None) };
+        // Only what is sent is cut off.
+        let truncate = self.out.pop_if(|action| matches!(action, DpAction::Truncate { .. }));
         self.compose_sample(ipfix.probability, Punt::Ipfix(punt));
+        self.out.extend(truncate);
     }
 
     /// The action `sample`.
@@ -221,7 +221,9 @@ impl<'a> Ctx<'a, '_> {
     pub(super) fn credit_netflow(&mut self, flows: &Arc<export::netflow::NetFlow>) {
         let in_port = openflow_number(OfPort(self.packet.common().in_port.get()));
         if let Some(key) = FlowKey::of(self.packet, in_port) {
-            let output = self.destinations.netflow.unwrap_or(DROPPED);
+            let comes_again = self.out.iter().any(recirculates);
+            let nowhere = if comes_again { netflow::OUT_UNKNOWN } else { netflow::OUT_DROP };
+            let output = self.destinations.netflow.unwrap_or(nowhere);
             self.record.netflow = Some(Box::new(NetflowCredit { flows: flows.clone(), key, output }));
         }
     }
@@ -287,6 +289,16 @@ fn is_forwarded(actions: &[DpAction]) -> bool {
         DpAction::CheckLength { longer, others, .. } => is_forwarded(longer) || is_forwarded(others),
         _ => false,
     })
+}
+
+/// Whether a later pass decides on what becomes of the packet.
+fn recirculates(action: &DpAction) -> bool {
+    match action {
+        DpAction::Recirc(_) | DpAction::TunnelPop(_) => true,
+        DpAction::Clone(actions) => actions.iter().any(recirculates),
+        DpAction::CheckLength { longer, others, .. } => longer.iter().chain(others).any(recirculates),
+        _ => false,
+    }
 }
 
 /// Whether an action only samples packets.

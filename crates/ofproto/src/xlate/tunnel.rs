@@ -301,7 +301,9 @@ impl<'a> Ctx<'a, '_> {
         let (min, max) = route.source_ports;
         let (kind, ports) = (kind_number(tunnel.config.kind, outer.dst.is_ipv6()), SourcePorts::new(min, max));
         let sequence = tunnel.is_numbered().then(|| tunnel.sequence.clone());
-        self.note_tunnel(sent_tunnel(&tunnel.config, metadata, Some(outer.src)));
+        let told = sent_tunnel(&tunnel.config, metadata, Some(outer.src));
+        self.note_tunnel(told.clone());
+        self.sample_sent(carrier, told);
         let push = Encapsulation::new(carrier, dp_port, kind, headers, ports, sequence);
         let pop = has_ethernet.then_some(DpAction::PopEthernet);
         self.enter_underlay((pop, push), bridge, device, mac, own, &outer);

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -45,6 +45,8 @@ pub struct Jobs {
     queue: Mutex<Option<mpsc::Sender<Job>>>,
     /// A job to look for devices is queued and has not begun.
     looking: AtomicBool,
+    /// Configurations that have changed something.
+    changes: AtomicU64,
     /// Ports that wait for a device.
     pub missing: Missing,
 }
@@ -132,6 +134,11 @@ impl Configurator {
     /// What of the configuration is not in force.
     pub fn unapplied(&self) -> Unapplied {
         self.unapplied.lock().clone()
+    }
+
+    /// How many configurations have changed something.
+    pub fn changes(&self) -> u64 {
+        self.jobs.changes.load(Ordering::Relaxed)
     }
 
     /// What the workers are set to.
@@ -224,6 +231,9 @@ impl ConfiguratorThread {
         }
         let (count, seen) = (steps.len(), self.see(&steps));
         self.failures = reconfigure::apply(&mut self.switch, &mut self.running, steps);
+        if self.failures.len() < count {
+            self.jobs.changes.fetch_add(1, Ordering::Relaxed);
+        }
         tracing::info!(
             "configuration applied: {} changes, {} failed",
             count - self.failures.len(),

@@ -178,14 +178,17 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
     let nothing = Bridge::default();
     let old = old.unwrap_or(&nothing);
     let owners = Owners::of(name, new, numbers);
-    // Ports without a claim to a number take what the others leave, those that have had one first.
+    // Ports without a claim to a number take what the others leave, those that have had one first. Devices come before
+    // tunnels, so that their numbers in the datapath do not depend on the tunnels beside them.
     let mut ports: Vec<_> = new.ports.iter().collect();
     ports.sort_by_key(|(_, want)| {
         let claim = |(name, interface): (&String, &Interface)| match owners.grants(name, interface) {
             true => 2,
             false => u8::from(interface.last_ofport.0.is_some()),
         };
-        Reverse(want.interfaces.iter().map(claim).max())
+        let is_tunnel =
+            want.interfaces.values().any(|interface| tunnel::config::Kind::from_name(&interface.kind).is_ok());
+        (Reverse(want.interfaces.iter().map(claim).max()), is_tunnel)
     });
     for (port, want) in ports {
         let port = port.clone();

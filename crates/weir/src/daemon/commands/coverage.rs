@@ -102,6 +102,8 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("netlink_overflow", netlink.overflows),
         ("netlink_received", netlink.received),
         ("netlink_sent", netlink.sent),
+        ("rev_reconfigure", context.configurator.changes()),
+        ("export_queue_overflow", context.engine.switch.exporter().lost()),
         ("unixctl_received", RECEIVED.load(std::sync::atomic::Ordering::Relaxed)),
         ("unixctl_replied", REPLIED.load(std::sync::atomic::Ordering::Relaxed)),
     ];
@@ -146,6 +148,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Rule => "drop_action_of_pipeline",
         DropReason::UpcallQueueFull => "datapath_drop_upcall_queue_full",
+        DropReason::SampleLost => "datapath_drop_sample_error",
         DropReason::UpcallError => "datapath_drop_upcall_error",
         DropReason::RecursionTooDeep => "datapath_drop_recirc_error",
         DropReason::NoSuchPort => "datapath_drop_invalid_port",

@@ -8,6 +8,7 @@
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
+//! - `export`: `export/show`
 //! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
 //! - `flows`: `weir/flows`, and the commands that list flows
 //! - `implementations`: `dpif-netdev/dpif-impl-...`, `dpif-netdev/subtable-lookup-...`, `dpif-netdev/miniflow-parser-...`,
@@ -68,6 +69,7 @@ mod dpctl;
 mod dpdk;
 mod drops;
 mod dummy;
+mod export;
 mod features;
 mod flows;
 pub mod implementations;
@@ -187,6 +189,9 @@ static COMMANDS: &[Command<Context>] = commands! {
     "dpif/dump-dps" "" (0, 0) now!(ports::list_bridge_datapaths), "Bridges, each with the kind of its datapath.";
     "dpif/dump-flows" "[-m] [--names | --no-names] BRIDGE" (1, 4) pieces!(flows::dpif_dump),
         "Datapath flows of packets that came in at ports of a bridge.";
+
+    "export/show" "[BRIDGE]" (0, 1) now!(export::show),
+        "What bridges export by sFlow, NetFlow and IPFIX, and how it stands with their collectors.";
 
     "fdb/show" "BRIDGE" (1, 1) ports::fdb_show, "Learnt addresses of a bridge.";
     "fdb/flush" "[BRIDGE]" (0, 1) now!(ports::fdb_flush), "Forgets the learnt addresses of one bridge or all.";

@@ -251,3 +251,91 @@ fn a_file_is_read_again_when_somebody_asks() {
         assert!(problem.contains(says), "{problem}");
     }
 }
+
+const EXPORT: &str = r#"
+[[bridge]]
+name = "br0"
+
+[bridge.sflow]
+targets = ["192.0.2.9", "[2001:db8::9]:1"]
+sampling = 1000
+polling-s = 10
+header = 64
+agent = "eth0"
+
+[bridge.netflow]
+targets = ["192.0.2.9:2055"]
+engine-type = 1
+engine-id = 2
+active-timeout-s = 60
+add-id-to-interface = true
+
+[bridge.ipfix]
+targets = ["192.0.2.9"]
+output-sampling = false
+obs-domain-id = 3
+
+[[bridge.collector-set]]
+id = 5
+targets = ["192.0.2.9:1"]
+cache-active-timeout-s = 60
+cache-max-flows = 100
+tunnel-sampling = false
+virtual-obs-id = "here"
+
+[[bridge]]
+name = "br1"
+[bridge.sflow]
+targets = ["192.0.2.9"]
+"#;
+
+#[test]
+fn what_bridges_export() {
+    use ::export::settings::{BridgeExport, BridgeIpfix, FlowIpfix, Netflow, Sflow};
+    let target = |text: &str| vec![text.parse().unwrap()];
+    let loaded = load_text(EXPORT).unwrap();
+    let exports = |name: &str| loaded.desired.bridges[name].settings.export.clone();
+    let targets = vec!["192.0.2.9:6343".parse().unwrap(), "[2001:db8::9]:1".parse().unwrap()];
+    let polling = Duration::from_secs(10);
+    let sflow = Sflow { targets, sampling: 1000, polling, header: 64, agent: Some("eth0".into()), sub_id: 0 };
+    let netflow = Netflow {
+        targets: target("192.0.2.9:2055"),
+        engine_type: 1,
+        engine_id: 2,
+        active_timeout: Duration::from_secs(60),
+        add_id_to_interface: true,
+    };
+    let exporter = FlowIpfix { targets: target("192.0.2.9:4739"), tunnels: true, ..FlowIpfix::default() };
+    let ipfix = BridgeIpfix { exporter, sampling: 400, obs_domain: 3, obs_point: 0, input: true, output: false };
+    let set = FlowIpfix {
+        targets: target("192.0.2.9:1"),
+        active_timeout: Duration::from_secs(60),
+        max_flows: 100,
+        tunnels: false,
+        virtual_obs_id: Some("here".into()),
+    };
+    let collector_sets = [(5, set)].into();
+    let expected = BridgeExport { sflow: Some(sflow), netflow: Some(netflow), ipfix: Some(ipfix), collector_sets };
+    assert_eq!(exports("br0"), expected);
+    // Each agent of a host has a number of its own, and the rest is as in OVS without anything said.
+    let second = exports("br1").sflow.unwrap();
+    assert_eq!((second.sub_id, second.sampling, second.header, second.polling.as_secs()), (1, 400, 128, 30));
+}
+
+#[test]
+fn what_cannot_be_exported_is_told() {
+    for (from, to, expected) in [
+        ("192.0.2.9:2055", "192.0.2.9", "has no port"),
+        ("192.0.2.9:2055", "collector.example:2055", "is no collector"),
+        ("sampling = 1000", "sampling = 0", "sampling"),
+        ("engine-id = 2", "engine-id = 128", "seven bits"),
+        ("id = 5\n", "", "needs a number"),
+        ("header = 64", "headers = 64", "headers"),
+        ("targets = [\"192.0.2.9\", \"[2001:db8::9]:1\"]", "targets = []", "no collectors"),
+    ] {
+        let text = EXPORT.replacen(from, to, 1);
+        assert_ne!(text, EXPORT);
+        let errors = errors(&text).join("\n");
+        assert!(errors.contains(expected), "{to}: {errors}");
+    }
+}

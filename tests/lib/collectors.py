@@ -1,0 +1,107 @@
+"""Collectors that nobody here wrote: nfcapd (NetFlow, IPFIX) and sfcapd (sFlow) of nfdump, and tshark's dissectors."""
+
+import csv
+import io
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .net import run
+from .wait import until
+
+
+def free_port():
+    """A UDP port that nobody uses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Collector:
+    """`program`, "nfcapd" or "sfcapd", at a port of 127.0.0.1."""
+
+    def __init__(self, program, port=None):
+        self.program, self.port = program, port or free_port()
+        self.dir = Path(tempfile.mkdtemp(prefix="weir-collector-"))
+        self.flows = self.dir / "flows"
+        self.flows.mkdir()
+        self.log = open(self.dir / "log", "w+b")
+        # It writes its file at its end.
+        self.proc = subprocess.Popen([program, "-b", "127.0.0.1", "-p", str(self.port), "-w", str(self.flows), "-t", "3600",
+                                      "-B", "2000000"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        until(lambda: f":{self.port} " in run("ss", "-Hlun").stdout or self.proc.poll() is not None, what=f"{program}")
+        assert self.proc.poll() is None, self.said()
+
+    @property
+    def target(self):
+        return f"127.0.0.1:{self.port}"
+
+    def said(self):
+        return (self.dir / "log").read_text()
+
+    def records(self):
+        """Ends the collector: its records as nfdump shows them, each a dictionary."""
+        self.stop()
+        text = run("nfdump", "-R", self.flows, "-o", "csv").stdout
+        return list(csv.DictReader(io.StringIO(text.partition("Summary")[0])))
+
+    def stop(self):
+        if self.proc.poll() is None:
+            self.proc.terminate()
+            self.proc.wait(20)
+
+    def close(self):
+        self.stop()
+        self.log.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Capture:
+    """What comes to UDP ports of this host by its loopback device, for tshark."""
+
+    def __init__(self, **ports):
+        """`ports` by name of the dissector: sflow, cflow."""
+        self.ports = ports
+        self.dir = Path(tempfile.mkdtemp(prefix="weir-capture-"))
+        self.file, self.err = self.dir / "lo.pcap", open(self.dir / "err", "w+")
+        filter = " or ".join(f"udp dst port {port}" for port in ports.values())
+        self.proc = subprocess.Popen(["tcpdump", "-i", "lo", "-U", "-s2000", "-B8192", "--immediate-mode", "-Z", "root",
+                                      "-w", str(self.file), filter], stdin=subprocess.DEVNULL, stderr=self.err)
+        until(lambda: "listening on" in (self.dir / "err").read_text() or self.proc.poll() is not None,
+              what="tcpdump listening")
+
+    def tshark(self, *args):
+        decode = [word for name, port in self.ports.items() for word in ("-d", f"udp.port=={port},{name}")]
+        # Twice: templates of IPFIX may come behind records in a file that begins in the middle.
+        # By itself it gives up templates of more than 60 elements.
+        return run("tshark", "-r", self.file, "-2", "-o", "cflow.max_template_fields:255", *decode, *args).stdout
+
+    def fields(self, *names, filter=""):
+        """The values of fields in each packet that the filter takes."""
+        fields = [word for name in names for word in ("-e", name)]
+        text = self.tshark("-T", "fields", "-E", "occurrence=a", *(["-Y", filter] if filter else []), *fields)
+        return [line.split("\t") for line in text.splitlines()]
+
+    def problems(self):
+        """What tshark finds malformed, or warns of."""
+        return self.tshark("-Y", "_ws.malformed || _ws.short || _ws.expert.severity >= 0x600000")
+
+    def stop(self):
+        if self.proc.poll() is None:
+            self.proc.terminate()
+            self.proc.wait(10)
+
+    def close(self):
+        self.stop()
+        self.err.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def shown(ovs):
+    """What `export/show` says: lines, and by target how many datagrams were sent, not sent and refused."""
+    text = ovs.appctl("export/show")
+    found = re.findall(r"^    (\S+): (\d+) datagrams sent, (\d+) not sent, (\d+) refused", text, re.M)
+    return text, {target: tuple(map(int, counts)) for target, *counts in found}
