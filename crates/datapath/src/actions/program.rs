@@ -253,6 +253,8 @@ impl Program {
         let mut end = Disposition::Drop(DropReason::Rule);
         while let Some(step) = steps.pop() {
             match step {
+                // What only collectors get copies of is dropped.
+                Step::Copy(last) if depth == 0 && last.is_sample() => steps.push(Step::Copy(last)),
                 Step::Copy(last) => end = last,
                 // The connection outlives the packet, and so does what the meter has counted.
                 Step::Ct(_) | Step::Meter(_) | Step::Sample(_) => steps.push(step),
@@ -292,7 +294,7 @@ impl Program {
 
     /// Whether what comes last is a sample for a collector.
     pub fn samples(&self) -> bool {
-        matches!(&self.end, Disposition::Punt(punt) if punt.is_sample())
+        self.end.is_sample()
     }
 
     /// Its compact form, if it has one.
@@ -517,6 +519,15 @@ impl Step {
 }
 
 impl Disposition {
+    /// Whether it gives a packet to a collector, and to nobody else.
+    fn is_sample(&self) -> bool {
+        match self {
+            Disposition::Punt(punt) => punt.is_sample(),
+            Disposition::Run(program) => program.end.is_sample(),
+            _ => false,
+        }
+    }
+
     fn needs(&self) -> Needs {
         match self {
             Disposition::Output { .. } | Disposition::Recirc(_) | Disposition::TunnelPop(_) | Disposition::Drop(_) => {
@@ -559,9 +570,26 @@ impl Disposition {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::action::SflowPunt;
 
     fn output(port: u32) -> Action {
         Action::Output(PortNo(port))
+    }
+
+    /// A collector gets a copy: the packet itself is dropped, and counted so.
+    #[test]
+    fn what_only_a_collector_gets_is_dropped() {
+        let sflow = SflowPunt { bridge: 1, vlan_tci: 0, output: 0, tunnel: None, mpls: Vec::new() };
+        let sample = Action::Punt(Arc::new(Punt::Sflow(sflow)));
+        for sample in [sample.clone(), Action::Clone(vec![sample])] {
+            let alone = Program::compile(std::slice::from_ref(&sample));
+            assert!(matches!(alone.end, Disposition::Drop(DropReason::Rule)), "{alone:?}");
+            assert_eq!(alone.steps.len(), 1);
+            let with_output = Program::compile(&[sample.clone(), output(2)]);
+            assert!(matches!(with_output.end, Disposition::Output { .. }), "{with_output:?}");
+            // What a sample itself is compiled to takes the copy that was made for it.
+            assert!(matches!(Program::compile_nested(&[sample], 1).end, Disposition::Punt(_)));
+        }
     }
 
     #[test]
