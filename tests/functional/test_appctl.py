@@ -446,6 +446,38 @@ def test_each_thread_has_its_own_view_of_the_flows(ovs):
     assert refused(ovs, "dpctl/dump-flows", "pmd=x") == "ovs-vswitchd: Invalid argument"
 
 
+def test_transmit_queues_are_chosen_by_thread_or_by_hash(ovs):
+    """other_config:tx-steering, which changes while the port stays."""
+    ovs.start()
+    dummy_bridge(ovs, "p1", "p2")
+    ovs.vsctl("set", "Interface", "p2", "type=dummy-pmd", "options:n_txq=2")
+    ovs.ofctl("add-flow", "br0", "in_port=1,actions=2")
+    seen = [0, 0]
+
+    def sent():
+        """Packets for each queue since the last time."""
+        for number in range(1, 65):
+            ovs.appctl("netdev-dummy/receive", "p1", FLOW.format(number))
+        total = sum(seen) + 64
+        names = ("statistics:tx_packets", "statistics:tx_q0_packets", "statistics:tx_q1_packets")
+        now = until(lambda: [n for n in [[int(x) for x in ovs.vsctl("get", "Interface", "p2", *names).split()]]
+                             if n[0] == n[1] + n[2] == total])[0][1:]
+        since = [now[0] - seen[0], now[1] - seen[1]]
+        seen[:] = now
+        return since
+
+    assert sent() == [64, 0], "there is one worker"
+    ovs.vsctl("set", "Interface", "p2", "other_config:tx-steering=hash")
+    assert min(sent()) > 8
+    # Each connection has its queue.
+    assert sent() == sent()
+    ovs.vsctl("set", "Interface", "p2", "other_config:tx-steering=thread")
+    assert sent() == [64, 0]
+    ovs.expect("tx-steering")
+    ovs.vsctl("set", "Interface", "p2", "other_config:tx-steering=nonsense")
+    assert sent() == [64, 0]
+
+
 def test_a_change_of_features_leaves_no_flow_that_was_made_before(switch):
     switch.ofctl("del-flows", "br0")
     switch.ofctl("add-flow", "br0", "in_port=1,ip,actions=ct(table=1)")

@@ -193,6 +193,15 @@ pub trait Port: Send + Sync {
     /// `usize::MAX` where there is no limit.
     fn max_tx_queues(&self) -> usize;
 
+    /// How many transmit queues there are to spread packets over by their hash, where that is wanted: those that the device
+    /// itself has. One, where one is as good as several.
+    fn steered_tx_queues(&self) -> usize {
+        match self.max_tx_queues() {
+            usize::MAX => 1,
+            count => count,
+        }
+    }
+
     /// Makes transmit queue `index`, which is below [`max_tx_queues`](Port::max_tx_queues). Each is
     /// made at most once at a time: drop one before making it again.
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error>;

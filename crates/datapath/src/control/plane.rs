@@ -268,6 +268,17 @@ impl ControlPlane {
     }
 }
 
+/// Transmit queues.
+impl ControlPlane {
+    /// See [`Datapath::set_tx_steering`](crate::Datapath::set_tx_steering).
+    pub fn set_tx_steering(&mut self, port: PortNo, by_hash: bool) -> Result<(), Error> {
+        let mut ports = self.ports.lock();
+        let managed = ports.get_mut(port).ok_or(Error::NoSuchPort(port))?;
+        queues::steer(managed, &self.pool.read(), &mut *self.runtime, by_hash);
+        Ok(())
+    }
+}
+
 /// Handlers come and go.
 impl ControlPlane {
     /// How many handlers there are.

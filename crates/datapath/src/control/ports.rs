@@ -12,7 +12,8 @@ use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::{Assignment, EligibleWorker, QueueLoad};
 use crate::error::Error;
 use crate::pipeline::ingress::IngressSource;
-use crate::pipeline::port::{DpPort, Queue};
+use crate::pipeline::port::{DpPort, Queue, SharedQueue};
+use crate::pipeline::steering::Steered;
 use crate::stats::{Drops, RxAssignment};
 use crate::sync::counters::Counter;
 use crate::worker::rx_queue::Rx;
@@ -326,6 +327,8 @@ pub struct TxQueues {
     spare: Vec<Box<dyn TxQueue>>,
     /// Workers without a queue of their own.
     sharers: BTreeSet<usize>,
+    /// All of them, where each worker sends by all.
+    steered: Option<Arc<[SharedQueue]>>,
 }
 
 impl TxQueues {
@@ -333,7 +336,7 @@ impl TxQueues {
     fn make(port: &dyn Port, workers: &[usize]) -> Result<(TxQueues, Vec<Queue>), Error> {
         let made = port.max_tx_queues().clamp(1, workers.len());
         let queues = (0..made).map(|index| port.tx_queue(index)).collect::<Result<Vec<_>, _>>()?;
-        let mut state = TxQueues { made, spare: Vec::new(), sharers: BTreeSet::new() };
+        let mut state = TxQueues { made, spare: Vec::new(), sharers: BTreeSet::new(), steered: None };
         if made == workers.len() {
             return Ok((state, queues.into_iter().map(Queue::Own).collect()));
         }
@@ -344,6 +347,9 @@ impl TxQueues {
 
     /// A queue that no other worker uses, if there is one.
     pub fn own(&mut self, port: &dyn Port) -> Option<Box<dyn TxQueue>> {
+        if let Some(queues) = &self.steered {
+            return Some(Box::new(Steered::new(queues.clone())));
+        }
         if let Some(spare) = self.spare.pop() {
             return Some(spare);
         }
@@ -355,6 +361,37 @@ impl TxQueues {
         Some(queue)
     }
 
+    /// Whether packets are spread over all queues by their hash.
+    pub fn are_steered(&self) -> bool {
+        self.steered.is_some()
+    }
+
+    /// Has workers send by all queues from now on. `shared` are those that they have; others are made, as many as the port has.
+    /// Returns what each of them is to send by.
+    pub fn steer(&mut self, port: &dyn Port, mut shared: Vec<SharedQueue>) -> Arc<[SharedQueue]> {
+        shared.extend(self.spare.drain(..).map(|queue| Queue::Own(queue).share().1));
+        while self.made < port.steered_tx_queues() {
+            let Ok(queue) = port.tx_queue(self.made).inspect_err(|error| tracing::warn!("{error}; fewer queues"))
+            else {
+                break;
+            };
+            self.made += 1;
+            shared.push(Queue::Own(queue).share().1);
+        }
+        self.sharers.clear();
+        self.steered.insert(shared.into()).clone()
+    }
+
+    /// Has each worker send by one queue again. Returns a queue for each. They keep their locks: who knows how many send by them.
+    pub fn unsteer(&mut self, workers: usize) -> Vec<Box<dyn TxQueue>> {
+        let Some(queues) = self.steered.take() else { return Vec::new() };
+        let count = workers.max(queues.len());
+        let one = |nth: usize| Steered::new([queues[nth % queues.len()].clone()].into());
+        let mut each: Vec<_> = (0..count).map(|nth| Box::new(one(nth)) as Box<dyn TxQueue>).collect();
+        self.spare = each.split_off(workers);
+        each
+    }
+
     /// Records that these two workers share a queue.
     pub fn share(&mut self, workers: [usize; 2]) {
         self.sharers.extend(workers);
@@ -363,6 +400,9 @@ impl TxQueues {
     /// Takes the queue of a worker back that has ended. Returns it with the worker that is to have it, one of those that
     /// share theirs; without such a worker, it is kept.
     pub fn take_back(&mut self, worker: usize, queue: Queue) -> Option<(usize, Box<dyn TxQueue>)> {
+        if self.steered.is_some() {
+            return None;
+        }
         self.sharers.remove(&worker);
         let Queue::Own(queue) = queue.reclaim() else { return None };
         match self.sharers.pop_first() {

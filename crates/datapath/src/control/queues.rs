@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 
+use ports::TxQueue;
+
 use crate::action::PortNo;
 use crate::control::pool::WorkerPool;
 use crate::control::ports::{ManagedPort, PortTable, RxMove};
 use crate::control::runtime::Runtime;
-use crate::pipeline::port::Queue;
+use crate::pipeline::port::{Queue, SharedQueue};
+use crate::pipeline::steering::Steered;
 use crate::worker::Worker;
 use crate::worker::mailbox::{Command, Mailbox};
 use crate::worker::rx_queue::Rx;
@@ -36,6 +39,41 @@ fn borrow(port: &mut ManagedPort, pool: &WorkerPool, runtime: &mut dyn Runtime, 
     let queue = answer.recv().ok().flatten()?;
     port.tx.share([lender, worker]);
     Some(Queue::Shared(queue))
+}
+
+/// Has all workers send by all queues of a port, or each by one of them.
+pub fn steer(port: &mut ManagedPort, pool: &WorkerPool, runtime: &mut dyn Runtime, by_hash: bool) {
+    if port.tx.are_steered() == by_hash {
+        return;
+    }
+    let (number, numbers) = (port.dp_port.no, pool.numbers());
+    let mailboxes: Vec<_> = numbers.iter().filter_map(|&worker| Some(&pool.get(worker)?.mailbox)).collect();
+    let queues: Vec<Box<dyn TxQueue>> = if by_hash {
+        let (reply, answer) = mpsc::channel();
+        for mailbox in &mailboxes {
+            mailbox.post(Command::ShareTx { port: number, reply: reply.clone() });
+        }
+        drop(reply);
+        runtime.serve();
+        let mut shared: Vec<SharedQueue> = Vec::new();
+        for queue in answer.iter().flatten() {
+            if !shared.iter().any(|known| Arc::ptr_eq(known, &queue)) {
+                shared.push(queue);
+            }
+        }
+        // Where no worker has one, the port is a tunnel's, to which nothing is sent.
+        if shared.is_empty() {
+            return;
+        }
+        let all = port.tx.steer(&*port.dp_port.port, shared);
+        mailboxes.iter().map(|_| Box::new(Steered::new(all.clone())) as Box<dyn TxQueue>).collect()
+    } else {
+        port.tx.unsteer(mailboxes.len())
+    };
+    for (mailbox, queue) in mailboxes.iter().zip(queues) {
+        mailbox.post(Command::ReplaceTx { port: number, tx: Queue::Own(queue) });
+    }
+    runtime.serve();
 }
 
 /// Takes the transmit queues back that an ended worker sent by, and gives them to workers that share theirs.

@@ -52,6 +52,12 @@ impl Datapath {
         Ok(())
     }
 
+    /// Has packets to a port spread over all of its transmit queues by their hash, or each worker send by one. What waits to be
+    /// sent is sent before. Not to be called from an upcall.
+    pub fn set_tx_steering(&self, port: PortNo, by_hash: bool) -> Result<(), Error> {
+        self.control.lock().set_tx_steering(port, by_hash)
+    }
+
     /// Spreads the receive queues anew by the policy in force and the load of the last minute. Not to be
     /// called from an upcall.
     pub fn rebalance(&self) {

@@ -14,6 +14,8 @@ pub(crate) mod port;
 pub(crate) mod recirculation;
 /// The one place where packets are dropped and counted.
 pub(crate) mod retire;
+/// Transmit queues that a connection's hash selects.
+pub(crate) mod steering;
 /// Recirculation storms: a bounded slice of work in each turn.
 pub(crate) mod storm;
 /// Packets gathered for each output port, and transmitted.

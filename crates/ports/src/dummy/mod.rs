@@ -66,6 +66,14 @@ pub const KIND: Kind = Kind {
     open: |spec, options, env| Ok(Dummy::open(spec, options, env)?),
 };
 
+/// Counters of the first transmit queues.
+const TX_QUEUE_STATS: [(&str, &str); 4] = [
+    ("tx_q0_bytes", "tx_q0_packets"),
+    ("tx_q1_bytes", "tx_q1_packets"),
+    ("tx_q2_bytes", "tx_q2_packets"),
+    ("tx_q3_bytes", "tx_q3_packets"),
+];
+
 /// Frames that a receive queue holds; more are dropped.
 const RX_QUEUE_LEN: usize = 4096;
 
@@ -298,17 +306,26 @@ impl Port for Dummy {
         }
     }
 
-    /// Made up: something for tests to look at.
+    /// The first two are made up: something for tests to look at.
     fn custom_stats(&self) -> Vec<(&'static str, u64)> {
         let stats = self.stats();
-        vec![
+        let mut shown = vec![
             ("rx_custom_packets_1", 0),
             ("rx_custom_packets_2", 0),
             ("rx_q0_bytes", stats.rx_bytes),
             ("rx_q0_packets", stats.rx_packets),
-            ("tx_q0_bytes", stats.tx_bytes),
-            ("tx_q0_packets", stats.tx_packets),
-        ]
+        ];
+        match self.tx_queues.0 {
+            // Nobody has asked for several.
+            1 | usize::MAX => shown.extend([("tx_q0_bytes", stats.tx_bytes), ("tx_q0_packets", stats.tx_packets)]),
+            count => {
+                for (index, (bytes, packets)) in TX_QUEUE_STATS.into_iter().enumerate().take(count) {
+                    let queue = self.counters.tx(index);
+                    shown.extend([(bytes, queue.bytes.get()), (packets, queue.packets.get())]);
+                }
+            }
+        }
+        shown
     }
 
     fn tx_drops(&self) -> TxDrops {

@@ -180,6 +180,11 @@ impl Port for Vhost {
         usize::MAX
     }
 
+    /// A guest has as many as it likes, and our queues are mapped to them: so there are enough for most.
+    fn steered_tx_queues(&self) -> usize {
+        16
+    }
+
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
         Ok(Box::new(Tx::new(&self.guest, index, self.memory)))
     }

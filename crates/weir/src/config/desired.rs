@@ -342,6 +342,8 @@ pub struct Interface {
     pub mac: Option<ports::Mac>,
     /// Cores whose workers are to poll receive queues, by queue (`pmd-rxq-affinity`).
     pub rx_affinity: BTreeMap<usize, usize>,
+    /// Packets are spread over the transmit queues by their hash (`tx-steering`).
+    pub steers_by_hash: bool,
     /// What takes the place of the DSCP of IP packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.

@@ -332,7 +332,7 @@ impl LiveSwitch {
         };
         bridge.replace_device(lost.port, device, number).map_err(|e| e.to_string())?;
         self.push_filter_down(&lost.name);
-        wanted.map_or(Ok(()), |wanted| self.pin(&bridge, lost.port, wanted))
+        wanted.map_or(Ok(()), |wanted| self.set_queues_of_new(&bridge, lost.port, wanted))
     }
 
     fn add_port(&mut self, bridge: &str, wanted: &Port, had: &BTreeMap<String, u16>) -> StepResult {
@@ -354,7 +354,7 @@ impl LiveSwitch {
         }
         self.push_filter_down(name);
         bridge.set_queue_dscp(port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
-        self.pin(&bridge, port, interface)
+        self.set_queues_of_new(&bridge, port, interface)
     }
 
     /// The number that an interface is to have, if that is free: the one that it requests, or else the one that it has had.
@@ -377,17 +377,20 @@ impl LiveSwitch {
         self.engine.ingress.push_down(&self.engine.datapath, name);
     }
 
-    /// Pins the receive queues of a new port to the cores that the configuration names.
-    fn pin(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> StepResult {
-        if interface.rx_affinity.is_empty() {
+    /// Pins the receive queues of a new port to the cores that the configuration names, and has its transmit queues used as
+    /// that says.
+    fn set_queues_of_new(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> StepResult {
+        if interface.rx_affinity.is_empty() && !interface.steers_by_hash {
             return Ok(());
         }
         let number = bridge.port(port).and_then(|info| info.dp_port);
-        number.map_or(Ok(()), |number| self.set_affinity(number, interface))
+        number.map_or(Ok(()), |number| self.set_queues(number, interface))
     }
 
-    fn set_affinity(&self, port: PortNo, interface: &Interface) -> StepResult {
-        self.engine.datapath.set_rx_affinity(port, interface.rx_affinity.clone()).map_err(|e| e.to_string())
+    fn set_queues(&self, port: PortNo, interface: &Interface) -> StepResult {
+        let datapath = &self.engine.datapath;
+        datapath.set_rx_affinity(port, interface.rx_affinity.clone()).map_err(|e| e.to_string())?;
+        datapath.set_tx_steering(port, interface.steers_by_hash).map_err(|e| e.to_string())
     }
 
     fn open(&self, name: &str, interface: &Interface) -> Result<Device, String> {
@@ -452,7 +455,7 @@ impl LiveSwitch {
         match info.dp_port {
             Some(port) => {
                 self.engine.datapath.refresh_port(port).map_err(|e| e.to_string())?;
-                self.set_affinity(port, interface)
+                self.set_queues(port, interface)
             }
             None => Ok(()),
         }

@@ -135,7 +135,14 @@ pub const TABLES: &[TableColumns] = &[
             "ingress_policing_rate",
             "lldp",
         ],
-        keys: &["ingress-ebpf", "ingress-ebpf-program", "ingress-filter", "ingress-offload", "pmd-rxq-affinity"],
+        keys: &[
+            "ingress-ebpf",
+            "ingress-ebpf-program",
+            "ingress-filter",
+            "ingress-offload",
+            "pmd-rxq-affinity",
+            "tx-steering",
+        ],
     },
     TableColumns {
         name: "Controller",

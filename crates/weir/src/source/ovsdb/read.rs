@@ -406,6 +406,7 @@ impl DatabaseState {
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
             mac: row.string("mac").and_then(parse_mac),
             rx_affinity: self.affinity(row, name),
+            steers_by_hash: self.steers_by_hash(row, name),
             // Of the port's, not its own.
             queue_dscp: BTreeMap::new(),
             ingress_filter: ingress_filter(row),
@@ -437,6 +438,18 @@ impl DatabaseState {
             }
         }
         Ok(options)
+    }
+
+    /// `other_config:tx-steering`: `hash` or `thread`, the default.
+    fn steers_by_hash(&mut self, row: &Row, interface: &str) -> bool {
+        match row.map_string("other_config", "tx-steering") {
+            Some("hash") => true,
+            None | Some("thread") => false,
+            Some(other) => {
+                self.warn(format!("interface {interface}: tx-steering {other:?} is neither \"thread\" nor \"hash\""));
+                false
+            }
+        }
     }
 
     /// `other_config:pmd-rxq-affinity`: `QUEUE:CORE,...`.

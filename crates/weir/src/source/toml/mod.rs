@@ -439,6 +439,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
         mtu_request: s.integer("mtu", 68..=65535, "an MTU in bytes").map(|n| n as u32),
         mac: s.mac("mac"),
         rx_affinity: BTreeMap::new(),
+        steers_by_hash: false,
         queue_dscp: BTreeMap::new(),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
         ingress_program: read_ingress_program(&mut s),
