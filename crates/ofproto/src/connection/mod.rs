@@ -509,7 +509,8 @@ impl Session {
     /// Goes on with a delete or an answer that is not complete, as long as there is room for it and steps are left.
     fn go_on(&mut self, steps: &mut usize) {
         while *steps > 0 && self.deletion.is_some() {
-            *steps -= 1;
+            // A piece of a delete takes longer than one of an answer.
+            *steps = steps.saturating_sub(STEPS / 2);
             self.delete_more();
         }
         while self.can_answer()
