@@ -29,3 +29,28 @@ def test_the_datapath_hashes(switch):
     stats = switch.ofctl("-O", "OpenFlow13", "dump-group-stats", "br0", "group_id=7")
     counts = [int(n) for n in re.findall(r"bucket\d:packet_count=(\d+)", stats)]
     assert sum(counts) == 64 and 0 < counts[0] < counts[1], stats
+
+
+@pytest.mark.parametrize("kind", ["group", "meter"])
+def test_many_are_deleted_with_the_flows_that_use_them_before_the_barrier_reply(switch, tmp_path, kind):
+    shared = {"group": "group_id={},type=indirect,bucket=output:2", "meter": "meter={},pktps,band=type=drop,rate=9"}[kind]
+    action = {"group": "actions=group:{}", "meter": "actions=meter:{},output:2"}[kind]
+    ofctl = lambda *words: switch.ofctl("-O", "OpenFlow15", *words)
+    ofctl("del-flows", "br0")
+    with open(tmp_path / "messages", "w", encoding="ascii") as file:
+        file.writelines(f"group {shared.format(n)}\n" for n in range(1, 301) if kind == "group")
+        file.writelines(f"flow add priority=9,reg0={n},{action.format(n % 300 + 1)}\n" for n in range(3000))
+    if kind == "meter":
+        for n in range(1, 301):
+            ofctl("add-meter", "br0", shared.format(n))
+    ofctl("bundle", "br0", str(tmp_path / "messages"))
+    ofctl("add-flow", "br0", "priority=1,actions=output:3")
+    assert "flow_count=3001" in ofctl("dump-aggregate", "br0")
+    switch.appctl("netdev-dummy/receive", "p1", "in_port(1),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02)")
+    # One, with ten flows, and then all.
+    ofctl(*{"group": ["del-groups", "br0", "group_id=7"], "meter": ["del-meter", "br0", "meter=7"]}[kind])
+    assert "flow_count=2991" in ofctl("dump-aggregate", "br0")
+    ofctl(f"del-{kind}s", "br0")
+    assert "flow_count=1" in ofctl("dump-aggregate", "br0")
+    left = ofctl({"group": "dump-groups", "meter": "dump-meters"}[kind], "br0")
+    assert "=8" not in left and "=300" not in left, left

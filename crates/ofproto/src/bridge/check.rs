@@ -48,9 +48,15 @@ pub(crate) fn check_instructions(
     known: &Known,
 ) -> Result<(), OfError> {
     instructions.meter.map_or(Ok(()), |id| known.meter(id))?;
-    let mut matching = matching.clone();
-    check_list(&instructions.apply, &mut matching, known)?;
-    check_list(&instructions.write, &mut matching, known)?;
+    let (apply, write) = (&instructions.apply, &instructions.write);
+    if apply.iter().chain(write).all(needs_no_header) {
+        // As of most flows.
+        apply.iter().chain(write).try_for_each(|action| check_action(action, None, known))?;
+    } else {
+        let mut matching = matching.clone();
+        check_list(apply, &mut matching, known)?;
+        check_list(write, &mut matching, known)?;
+    }
     if let Some(goto) = instructions.goto
         && (table.is_some_and(|table| goto <= table) || usize::from(goto.0) >= TABLES)
     {
@@ -74,6 +80,11 @@ pub(crate) fn check_bucket(actions: &[Action], known: &Known) -> Result<(), OfEr
         Action::FinTimeout { .. } => Err(OfError::OFPBAC_BAD_TYPE),
         action => check_action(action, None, known),
     })
+}
+
+/// Whether an action neither asks for a header nor changes what is known of the packet's.
+fn needs_no_header(action: &Action) -> bool {
+    matches!(action, Action::Output { .. } | Action::Group(_) | Action::Meter(_) | Action::Enqueue { .. })
 }
 
 /// Checks a list; `matching` follows what the actions do to the packet.

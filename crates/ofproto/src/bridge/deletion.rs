@@ -1,27 +1,39 @@
-//! Deletes of many flows, in pieces: between two of them, packets are forwarded and others have their turn.
+//! Deletes of many flows, groups or meters, in pieces: between two of them, packets are forwarded and others have their turn.
 //!
 //! A delete that can be about few flows takes effect at once. So does one where flows are learnt whose end depends on others',
-//! because these are searched for at the end of each change.
+//! because these are searched for at the end of each change. A group or a meter goes when no flow uses it any more.
 
-use openflow::{FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, OfError, TableId};
+use openflow::group::GroupCommand;
+use openflow::meter::MeterCommand;
+use openflow::{FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, GroupMod, MeterMod, OfError, TableId};
 
-use super::Bridge;
 use super::flows::range_of;
 use super::walk::FlowWalk;
+use super::{Bridge, groups, meters};
 use crate::model::config::N_TABLES;
+use crate::model::forwarding::BridgeState;
+use crate::model::transaction::Transaction;
+use crate::model::users::Used;
 use crate::table::Within;
 
 /// Most flows that a delete can be about to take effect at once.
 const AT_ONCE: usize = 4096;
 
-/// Most flows that are removed with the tables locked, which takes a millisecond or two.
+/// Most flows, groups and meters that are removed with the tables locked, which takes a millisecond or two.
 const PIECE: usize = 256;
 
 /// A delete under way. Dropped, it comes to its end.
 pub struct Deletion {
     bridge: Bridge,
     /// `None` at the end.
-    walk: Option<FlowWalk>,
+    left: Option<Left>,
+}
+
+/// What is left of a delete.
+enum Left {
+    Flows(Box<FlowWalk>),
+    /// Groups or meters and the flows that use them, the next one last.
+    Shared(Vec<Used>),
 }
 
 impl Bridge {
@@ -41,7 +53,28 @@ impl Bridge {
             out_group: change.out_group,
             cookie: change.cookie,
         });
-        Ok(Some(Deletion { bridge: self.clone(), walk: Some(walk) }))
+        Ok(Some(Deletion { bridge: self.clone(), left: Some(Left::Flows(Box::new(walk))) }))
+    }
+
+    /// As [`group_mod`](Bridge::group_mod), but for a delete of many groups, or of those that many flows use: what is left of
+    /// it is returned.
+    pub fn begin_group_mod(&self, change: &GroupMod) -> Result<Option<Deletion>, OfError> {
+        let wanted = |state: &BridgeState| groups::wanted(state, change.group).map(Used::Group).collect();
+        let deletion = if change.command == GroupCommand::Delete { self.begin_shared(wanted) } else { None };
+        if deletion.is_none() {
+            self.group_mod(change)?;
+        }
+        Ok(deletion)
+    }
+
+    /// As [`meter_mod`](Bridge::meter_mod), likewise.
+    pub fn begin_meter_mod(&self, change: &MeterMod) -> Result<Option<Deletion>, OfError> {
+        let wanted = |state: &BridgeState| meters::wanted(state, change.config.meter).map(Used::Meter).collect();
+        let deletion = if change.command == MeterCommand::Delete { self.begin_shared(wanted) } else { None };
+        if deletion.is_none() {
+            self.meter_mod(change)?;
+        }
+        Ok(deletion)
     }
 
     fn deletes_more_than(&self, at_once: usize, change: &FlowMod) -> bool {
@@ -60,25 +93,69 @@ impl Bridge {
         })
         .unwrap_or(false)
     }
+
+    /// Begins to delete groups or meters, if that is more than a piece.
+    fn begin_shared(&self, wanted: impl FnOnce(&BridgeState) -> Vec<Used>) -> Option<Deletion> {
+        let shared = |state: &BridgeState| {
+            let mut shared = wanted(state);
+            let flows = |&used: &Used| state.users.rule_count(used) as usize;
+            let many = shared.len() > PIECE || shared.iter().map(flows).sum::<usize>() > PIECE;
+            // In their order.
+            shared.reverse();
+            (many && state.learners.is_empty()).then_some(shared)
+        };
+        let shared = self.read(shared).flatten()?;
+        Some(Deletion { bridge: self.clone(), left: Some(Left::Shared(shared)) })
+    }
 }
 
 impl Deletion {
     /// Removes the next flows. False at the end.
     pub fn remove_next(&mut self) -> bool {
-        let Some(walk) = &mut self.walk else { return false };
+        let Some(left) = &mut self.left else { return false };
         let mut more = false;
         let _: Result<(), OfError> = self.bridge.transact(|transaction| {
-            let rules = walk.next_of(transaction.bridge, PIECE);
-            more = rules.is_some();
-            rules.iter().flatten().for_each(|rule| transaction.remove(rule, FlowRemovedReason::Delete));
+            more = match left {
+                Left::Flows(walk) => {
+                    let rules = walk.next_of(transaction.bridge, PIECE);
+                    rules.iter().flatten().for_each(|rule| transaction.remove(rule, FlowRemovedReason::Delete));
+                    rules.is_some()
+                }
+                Left::Shared(shared) => remove_shared(transaction, shared),
+            };
             Ok(())
         });
         if !more {
             // Nothing is left, or the bridge was removed.
-            self.walk = None;
+            self.left = None;
         }
         more
     }
+}
+
+/// Removes the last of the groups and meters, and the flows that use them. Whether some are left.
+fn remove_shared(transaction: &mut Transaction, shared: &mut Vec<Used>) -> bool {
+    let mut room = PIECE;
+    while let Some(&used) = shared.last() {
+        let users: Vec<_> = transaction.bridge.users.rules(used).take(room).cloned().collect();
+        let reason = match used {
+            Used::Meter(_) => FlowRemovedReason::MeterDelete,
+            _ => FlowRemovedReason::GroupDelete,
+        };
+        users.iter().for_each(|rule| transaction.remove(rule, reason));
+        room -= users.len();
+        if room == 0 {
+            return true;
+        }
+        room -= 1;
+        match used {
+            Used::Group(id) => groups::delete(transaction, id),
+            Used::Meter(id) => meters::delete(transaction, id),
+            Used::TunMetadata(_) => {}
+        }
+        shared.pop();
+    }
+    false
 }
 
 impl Drop for Deletion {
@@ -89,12 +166,13 @@ impl Drop for Deletion {
 
 #[cfg(test)]
 mod tests {
-    use openflow::{Action, CookieFilter, GroupId, Instructions, Match, OfPort};
+    use openflow::meter::{MeterFlags, meter_id};
+    use openflow::{Action, CookieFilter, GroupId, Instructions, Match, MeterConfig, OfPort};
     use packet::Field;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::bridge::tests::bridge;
+    use crate::bridge::tests::{bridge, group};
 
     const FLOWS: u32 = 3 * PIECE as u32;
 
@@ -155,6 +233,75 @@ mod tests {
             drop(deletion);
             prop_assert_eq!(left(&in_pieces), left(&at_once));
         }
+    }
+
+    /// A bridge with groups and meters, of which the one with the number 1 has as many flows as a few pieces remove, and the
+    /// others one each.
+    fn shared(number: u32) -> Bridge {
+        let bridge = bridge();
+        for n in 1..=number {
+            bridge.group_mod(&group(GroupCommand::Add, n, &[0])).unwrap();
+            bridge.meter_mod(&meter_mod(MeterCommand::Add, n)).unwrap();
+        }
+        for n in 0..FLOWS + number {
+            let which = n.saturating_sub(FLOWS) + 1;
+            let mut change = flow(n);
+            change.instructions = match n % 2 {
+                0 => Instructions::apply(vec![Action::Group(GroupId(which))]),
+                _ => Instructions { meter: Some(which), ..Instructions::default() },
+            };
+            bridge.flow_mod(&change).unwrap();
+        }
+        bridge
+    }
+
+    fn meter_mod(command: MeterCommand, meter: u32) -> MeterMod {
+        MeterMod { command, config: MeterConfig { meter, flags: MeterFlags::PKTPS, bands: Vec::new() } }
+    }
+
+    #[test]
+    fn groups_and_meters_go_in_pieces_with_the_flows_that_use_them() {
+        for (which, meter) in [(1, 1), (GroupId::ALL.0, meter_id::ALL)] {
+            let (at_once, in_pieces) = (shared(2 * PIECE as u32), shared(2 * PIECE as u32));
+            at_once.group_mod(&group(GroupCommand::Delete, which, &[])).unwrap();
+            at_once.meter_mod(&meter_mod(MeterCommand::Delete, meter)).unwrap();
+            let deletions = [
+                in_pieces.begin_group_mod(&group(GroupCommand::Delete, which, &[])),
+                in_pieces.begin_meter_mod(&meter_mod(MeterCommand::Delete, meter)),
+            ];
+            for deletion in deletions {
+                let mut deletion = deletion.unwrap().expect("it is more than a piece");
+                let count = |bridge: &Bridge| {
+                    left(bridge).len()
+                        + bridge.group_descs(GroupId::ALL).len()
+                        + bridge.meter_configs(meter_id::ALL).unwrap().len()
+                };
+                loop {
+                    let before = count(&in_pieces);
+                    let more = deletion.remove_next();
+                    assert!(count(&in_pieces) + PIECE >= before, "a piece is short");
+                    if !more {
+                        break;
+                    }
+                }
+            }
+            assert_eq!(left(&in_pieces), left(&at_once));
+            assert_eq!(in_pieces.group_descs(GroupId::ALL), at_once.group_descs(GroupId::ALL));
+            assert_eq!(in_pieces.meter_configs(meter_id::ALL), at_once.meter_configs(meter_id::ALL));
+        }
+    }
+
+    #[test]
+    fn a_small_delete_of_groups_takes_effect_at_once() {
+        let bridge = shared(20);
+        assert!(bridge.begin_group_mod(&group(GroupCommand::Delete, 7, &[])).unwrap().is_none());
+        assert!(bridge.begin_meter_mod(&meter_mod(MeterCommand::Delete, 7)).unwrap().is_none());
+        assert_eq!(bridge.group_descs(GroupId(7)), []);
+        assert_eq!(bridge.meter_configs(7), Err(OfError::OFPMMFC_UNKNOWN_METER));
+        let wrong = GroupId::MAX.0 + 1;
+        let refused =
+            bridge.begin_group_mod(&group(GroupCommand::Delete, wrong, &[])).map(|deletion| deletion.is_some());
+        assert_eq!(refused, Err(OfError::OFPGMFC_INVALID_GROUP));
     }
 
     #[test]

@@ -165,12 +165,15 @@ fn position(buckets: &[Bucket], id: u32) -> Result<usize, OfError> {
     buckets.iter().position(|bucket| bucket.id == id).ok_or(OfError::OFPGMFC_UNKNOWN_BUCKET)
 }
 
+/// The groups that a delete means: one, or all.
+pub(super) fn wanted(bridge: &BridgeState, wanted: GroupId) -> impl Iterator<Item = GroupId> {
+    let range = if wanted == GroupId::ALL { GroupId(0)..=GroupId::MAX } else { wanted..=wanted };
+    bridge.groups.range(range).map(|(&id, _)| id)
+}
+
 /// Removes a group, or all, and the flows that use it (OpenFlow 1.3.5 section 6.5).
-fn delete(transaction: &mut Transaction, wanted: GroupId) {
-    let gone: Vec<GroupId> = match wanted {
-        GroupId::ALL => transaction.bridge.groups.keys().copied().collect(),
-        id => transaction.bridge.groups.get(&id).map(|group| group.id).into_iter().collect(),
-    };
+pub(super) fn delete(transaction: &mut Transaction, group: GroupId) {
+    let gone: Vec<GroupId> = wanted(transaction.bridge, group).collect();
     for id in gone {
         let users: Vec<_> = transaction.bridge.users.rules(Used::Group(id)).cloned().collect();
         users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::GroupDelete));

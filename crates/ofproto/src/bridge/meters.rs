@@ -118,16 +118,19 @@ fn is_implicit(id: u32) -> bool {
     matches!(id, meter_id::SLOWPATH | meter_id::CONTROLLER)
 }
 
+/// The meters that a delete means: one, or all.
+pub(super) fn wanted(bridge: &BridgeState, wanted: u32) -> impl Iterator<Item = u32> {
+    let range = if wanted == meter_id::ALL { 0..=u32::MAX } else { wanted..=wanted };
+    bridge.meters.range(range).map(|(&id, _)| id)
+}
+
 /// Removes a meter, or all, and the flows that use it (OpenFlow 1.3.5 section 7.3.4.5).
-fn delete(transaction: &mut Transaction, wanted: u32) {
-    let gone: Vec<u32> = match wanted {
-        meter_id::ALL => transaction.bridge.meters.keys().copied().collect(),
-        id => vec![id],
-    };
+pub(super) fn delete(transaction: &mut Transaction, meter: u32) {
+    let gone: Vec<u32> = wanted(transaction.bridge, meter).collect();
     for id in gone {
         let users: Vec<_> = transaction.bridge.users.rules(Used::Meter(id)).cloned().collect();
         users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::MeterDelete));
-        let was_there = transaction.bridge.meters.remove(&id).is_some();
-        transaction.affects_everything |= was_there && is_implicit(id);
+        transaction.bridge.meters.remove(&id);
+        transaction.affects_everything |= is_implicit(id);
     }
 }

@@ -83,7 +83,7 @@ fn limit(bridge: &Bridge, settings: TableSettings) {
     bridge.set_config(BridgeConfig { tables: [(TableId(0), settings)].into(), ..bridge.config() });
 }
 
-fn group(command: GroupCommand, id: u32, ids: &[u32]) -> GroupMod {
+pub(super) fn group(command: GroupCommand, id: u32, ids: &[u32]) -> GroupMod {
     let bucket = |&id: &u32| Bucket {
         id,
         weight: 0,

@@ -79,6 +79,9 @@ const REPLY_LIMIT: usize = 64 << 10;
 /// with many connections serves each of them soon.
 const STEPS: usize = 8;
 
+/// Most messages that one call handles, for the same reason: a peer can send thousands at once.
+const MESSAGES: usize = 64;
+
 /// Bytes of a packet that misses which a controller gets, unless it says otherwise.
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
 
@@ -374,15 +377,27 @@ impl Session {
     }
 
     /// Whether more should be read from the peer: false while it does not read what it asked for, while it waits for a
-    /// barrier, and while the workers are behind with its packets.
+    /// barrier, while the workers are behind with its packets, and while it has sent more than one call handles.
     pub fn wants_input(&self) -> bool {
+        self.can_handle() && !self.has_message()
+    }
+
+    /// Whether there is a whole message in the input, or none that could be.
+    fn has_message(&self) -> bool {
+        codec::frame_len(&self.input).map_or(true, |len| len.is_some_and(|len| len <= self.input.len()))
+    }
+
+    /// Whether a message can be handled.
+    fn can_handle(&self) -> bool {
         let busy = self.reply.is_some() || self.deletion.is_some() || self.barrier.is_some();
         self.closed.is_none() && !busy && self.output.len() < OUTPUT_LIMIT && !self.bridge.has_packet_outs_enough()
     }
 
-    /// Whether more of a long answer can be made, or more flows deleted, at once, by [`poll`](Session::poll).
+    /// Whether more of a long answer can be made, more flows deleted, or more messages handled, at once, by
+    /// [`poll`](Session::poll).
     pub fn has_work(&self) -> bool {
-        self.closed.is_none() && (self.deletion.is_some() || self.can_answer())
+        let can_go_on = self.deletion.is_some() || self.can_answer() || self.can_handle() && self.has_message();
+        self.closed.is_none() && can_go_on
     }
 
     /// Whether there is room for more of a long answer.
@@ -430,13 +445,13 @@ impl Session {
         self.mailbox.dropped()
     }
 
-    /// Handles the whole messages in the input, as long as there is room for the answers. Only those are a sign of
+    /// Handles whole messages in the input, as long as there is room for the answers. Only those are a sign of
     /// life: a peer that sends a byte now and then is silent.
     fn process(&mut self, now: Time) {
-        let mut steps = STEPS;
+        let (mut steps, mut messages) = (STEPS, MESSAGES);
         self.pass_barrier();
         self.go_on(&mut steps);
-        while self.wants_input() {
+        while messages > 0 && self.can_handle() {
             let len = match codec::frame_len(&self.input) {
                 Err(e) => {
                     self.closed = Some(e.into());
@@ -446,6 +461,7 @@ impl Session {
                 Ok(_) => break,
             };
             let bytes = self.input.split_to(len);
+            messages -= 1;
             self.messages += 1;
             self.last_heard = now;
             self.probing = false;
@@ -493,7 +509,8 @@ impl Session {
     /// Goes on with a delete or an answer that is not complete, as long as there is room for it and steps are left.
     fn go_on(&mut self, steps: &mut usize) {
         while *steps > 0 && self.deletion.is_some() {
-            *steps -= 1;
+            // A piece of a delete takes longer than one of an answer.
+            *steps = steps.saturating_sub(STEPS / 2);
             self.delete_more();
         }
         while self.can_answer()

@@ -85,8 +85,8 @@ impl Session {
             }
             Body::TableMod(change) => self.bridge.table_mod(&change)?,
             Body::TlvTableMod(change) => self.bridge.tlv_table_mod(&change)?,
-            Body::GroupMod(change) => self.bridge.group_mod(&change)?,
-            Body::MeterMod(change) => self.bridge.meter_mod(&change)?,
+            Body::GroupMod(change) => self.deletion = self.bridge.begin_group_mod(&change)?,
+            Body::MeterMod(change) => self.deletion = self.bridge.begin_meter_mod(&change)?,
             Body::BundleAdd(add) => self.add_to_bundle(version, add)?,
             Body::FlowMonitorCancel(id) => self.cancel_monitor(version, id)?,
             Body::SetConfig(config) => self.set_config(config)?,

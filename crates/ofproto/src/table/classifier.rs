@@ -19,8 +19,9 @@ use hashbrown::HashTable;
 use packet::flow::block::{BlockId, Common, L3};
 use packet::{Field, Key, Mask};
 
-use super::layout::Layout;
+use super::layout::{Layout, Values};
 use super::order::Ordered;
+use super::priorities::Priorities;
 use super::row::{Row, short, spread};
 use super::trie::{Answer, Trie, Word};
 
@@ -51,7 +52,7 @@ pub struct Conjunction {
 #[derive(Clone, Debug)]
 pub struct Pattern {
     layout: Arc<Layout>,
-    values: Box<[u64]>,
+    values: Values,
 }
 
 impl Pattern {
@@ -237,7 +238,7 @@ struct Subtable<R> {
     /// For every stage but the last, how many rows there are for each hash of the stages so far.
     stages: Vec<hashbrown::HashMap<u64, u32, foldhash::fast::RandomState>>,
     /// How many rules there are of each priority.
-    priorities: std::collections::BTreeMap<u16, u32>,
+    priorities: Priorities,
     /// Prefix length of each field of [`IPV4`] and [`IPV6`] in the mask; zero where it is not a prefix.
     prefixes: [[u8; 2]; 2],
     /// Mask over the source and destination port, and the trie over them.
@@ -363,7 +364,7 @@ impl<R: Classified> Classifier<R> {
 
     /// Whether a rule of this priority and `key` under `mask` have a packet in common.
     pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16) -> bool {
-        self.subtables.iter().filter(|subtable| subtable.priorities.contains_key(&priority)).any(|subtable| {
+        self.subtables.iter().filter(|subtable| subtable.priorities.contains(priority)).any(|subtable| {
             let both = intersection(&subtable.mask, mask);
             let mut rules = subtable.rules().filter(|rule| rule.priority() == priority);
             rules.any(|rule| rule.pattern().key().matches(key, &both))
@@ -463,7 +464,7 @@ impl<R: Classified> Subtable<R> {
     }
 
     fn max_priority(&self) -> u16 {
-        self.priorities.last_key_value().map_or(0, |(&priority, _)| priority)
+        self.priorities.highest()
     }
 
     fn rules(&self) -> impl Iterator<Item = &Arc<R>> {
@@ -483,7 +484,7 @@ impl<R: Classified> Subtable<R> {
             return match row.position(priority, R::priority) {
                 Ok(at) => Some(row.replace(at, rule)),
                 Err(at) => {
-                    *self.priorities.entry(priority).or_default() += 1;
+                    self.priorities.add(priority);
                     row.insert(at, rule);
                     None
                 }
@@ -497,7 +498,7 @@ impl<R: Classified> Subtable<R> {
         if self.ports != 0 {
             self.ports_trie.insert(ports_of(rule.pattern()), ports_len(self.ports));
         }
-        *self.priorities.entry(priority).or_default() += 1;
+        self.priorities.add(priority);
         self.rows.insert_unique(spread(hash), Row::new(hash, rule), |row| spread(row.hash()));
         None
     }
@@ -508,11 +509,7 @@ impl<R: Classified> Subtable<R> {
         let mut entry = self.rows.find_entry(spread(hash), same).ok()?;
         let row = entry.get_mut();
         let at = row.position(priority, R::priority).ok()?;
-        let count = self.priorities.get_mut(&priority).expect("every rule is counted");
-        *count -= 1;
-        if *count == 0 {
-            self.priorities.remove(&priority);
-        }
+        self.priorities.remove(priority);
         if let Some(removed) = row.remove(at) {
             return Some(removed);
         }

@@ -12,9 +12,13 @@ use std::sync::LazyLock;
 use foldhash::fast::FixedState;
 use packet::flow::block::{BLOCK_SIZE, BLOCKS, BlockId, Common, Ct, Encap, L3};
 use packet::{Key, Mask};
+use smallvec::SmallVec;
 
 /// Number of stages.
 pub const STAGES: usize = 4;
+
+/// What a match has of the words of a layout, in their order: those of most matches take no memory of their own.
+pub type Values = SmallVec<[u64; 4]>;
 
 /// Words in a key.
 const WORDS: usize = BLOCKS * BLOCK_SIZE / 8;
@@ -101,7 +105,7 @@ impl Layout {
     }
 
     /// The bits of `key` under the mask, as rules store them.
-    pub fn values(&self, key: &Key) -> Box<[u64]> {
+    pub fn values(&self, key: &Key) -> Values {
         self.bits.iter().map(|b| key.block(b.block).words()[b.word as usize] & b.mask).collect()
     }
 

@@ -6,7 +6,7 @@
 //! not listed twice.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -33,12 +33,12 @@ impl Place {
 
 /// The rules of a table by their places.
 ///
-/// They lie in chunks of neighbours of one priority. A new rule comes at the end of the last chunk of its priority, so chunks are
-/// mostly full, and what one rule takes is its pointer and four bytes of its number.
+/// The rules of one priority lie in chunks, in a list. A new rule comes at the end of the last chunk, so chunks are mostly full, and
+/// what one rule takes is its pointer and four bytes of its number.
 #[derive(Default)]
 pub struct Listing {
-    /// By the place from which on a chunk has rules.
-    chunks: BTreeMap<Place, Chunk>,
+    /// By priority: chunks in their order, at least one.
+    chunks: BTreeMap<Reverse<u16>, VecDeque<Chunk>>,
     /// The highest number that was given.
     last: u64,
     len: usize,
@@ -47,9 +47,9 @@ pub struct Listing {
 /// Most rules of a chunk.
 const ROOM: usize = 64;
 
-/// Neighbours of one priority: each by how much its number is above that of the chunk's place, ascending.
-#[derive(Default)]
+/// Neighbours of one priority, at least one: each by how much its number is above `first`, ascending.
 struct Chunk {
+    first: u64,
     above: Vec<u32>,
     rules: Vec<Arc<Rule>>,
 }
@@ -70,22 +70,26 @@ impl Listing {
                 rule.set_number(self.last);
             }
         }
-        self.put(place(rule), rule);
+        let chunks = self.chunks.entry(Reverse(rule.priority)).or_insert_with(|| VecDeque::with_capacity(1));
+        self.len += usize::from(put(chunks, rule));
     }
 
     /// Takes a rule out that has left the table.
     pub fn remove(&mut self, rule: &Rule) {
-        let place = place(rule);
-        let Some((&from, chunk)) = self.chunks.range_mut(..=place).next_back() else { return };
-        let Ok(at) = chunk.position(from, place) else { return };
-        chunk.above.remove(at);
-        chunk.rules.remove(at);
+        let Some(chunks) = self.chunks.get_mut(&Reverse(rule.priority)) else { return };
+        let Some(which) = chunk_of(chunks, rule.number()) else { return };
+        let chunk = &mut chunks[which];
+        let Ok(at) = chunk.position(rule.number()) else { return };
         self.len -= 1;
-        if chunk.rules.is_empty() {
-            self.chunks.remove(&from);
-        } else if chunk.rules.len() < chunk.rules.capacity() / 4 {
-            chunk.above.shrink_to(chunk.above.capacity() / 2);
-            chunk.rules.shrink_to(chunk.rules.capacity() / 2);
+        if chunk.rules.len() > 1 {
+            return chunk.remove(at);
+        }
+        // Of a list, the shorter side moves.
+        chunks.remove(which);
+        if chunks.is_empty() {
+            self.chunks.remove(&Reverse(rule.priority));
+        } else if chunks.len() < chunks.capacity() / 4 {
+            chunks.shrink_to(chunks.capacity() / 2);
         }
     }
 
@@ -102,13 +106,15 @@ impl Listing {
 
     /// The rules behind a place, or all.
     pub fn after(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Arc<Rule>)> {
-        let first = place.and_then(|place| self.chunks.range(..=place).next_back());
-        let behind = first.map(|(&from, chunk)| {
-            let at = place.map_or(0, |place| chunk.position(from, place).map_or_else(|at| at, |at| at + 1));
-            chunk.iter(from, at)
+        let same = place.and_then(|place| Some((place, self.chunks.get(&place.priority)?)));
+        let same = same.into_iter().flat_map(|(Place { priority, number }, chunks)| {
+            let first = chunk_of(chunks, number).unwrap_or(0);
+            let of = move |chunk: &Chunk| chunk.position(number).map_or_else(|at| at, |at| at + 1);
+            chunks.range(first..).flat_map(move |chunk| chunk.iter(priority, of(chunk)))
         });
-        let later = self.chunks.range((place.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        behind.into_iter().flatten().chain(later.flat_map(|(&from, chunk)| chunk.iter(from, 0)))
+        let later = (place.map_or(Bound::Unbounded, |place| Bound::Excluded(place.priority)), Bound::Unbounded);
+        let later = self.chunks.range(later);
+        same.chain(later.flat_map(|(&priority, chunks)| chunks.iter().flat_map(move |chunk| chunk.iter(priority, 0))))
     }
 
     /// How many rules are listed.
@@ -116,51 +122,61 @@ impl Listing {
     pub fn count(&self) -> usize {
         self.len
     }
+}
 
-    /// Puts a rule into its place, in place of what is there.
-    fn put(&mut self, place: Place, rule: &Arc<Rule>) {
-        let Some((&from, chunk)) = self.chunks.range_mut(..=place).next_back().filter(|(from, _)| from.reaches(place))
-        else {
-            self.len += 1;
-            self.chunks.insert(place, Chunk::of(rule));
-            return;
-        };
-        let at = match chunk.position(from, place) {
-            Ok(at) => return chunk.rules[at] = rule.clone(),
-            Err(at) => at,
-        };
-        self.len += 1;
-        if chunk.rules.len() < ROOM {
-            return chunk.insert(at, from, place, rule);
+/// The chunk that a number belongs to; `None` where it is before all of them.
+fn chunk_of(chunks: &VecDeque<Chunk>, number: u64) -> Option<usize> {
+    match chunks.back() {
+        // Mostly the last one.
+        Some(last) if last.first <= number => Some(chunks.len() - 1),
+        _ => chunks.partition_point(|chunk| chunk.first <= number).checked_sub(1),
+    }
+}
+
+/// Puts a rule into its place, in place of what is there. Whether nothing was.
+fn put(chunks: &mut VecDeque<Chunk>, rule: &Arc<Rule>) -> bool {
+    let number = rule.number();
+    let which = chunk_of(chunks, number).filter(|&which| chunks[which].reaches(number));
+    let Some(which) = which else {
+        let behind = chunks.partition_point(|chunk| chunk.first <= number);
+        chunks.insert(behind, Chunk::of(rule));
+        return true;
+    };
+    let chunk = &mut chunks[which];
+    match chunk.position(number) {
+        Ok(at) => {
+            chunk.rules[at] = rule.clone();
+            return false;
         }
-        if at == ROOM {
-            self.chunks.insert(place, Chunk::of(rule));
-            return;
-        }
-        // A rule that comes back, where others have come meanwhile.
-        let (middle, upper) = chunk.split(from, ROOM / 2);
-        if place < middle {
-            chunk.insert(at, from, place, rule);
-            self.chunks.insert(middle, upper);
-        } else {
-            self.chunks.insert(middle, upper);
-            self.len -= 1;
-            self.put(place, rule);
+        Err(at) if chunk.rules.len() < ROOM => chunk.insert(at, rule),
+        Err(ROOM) => chunks.insert(which + 1, Chunk::of(rule)),
+        Err(at) => {
+            // A rule that comes back, where others have come meanwhile.
+            let mut upper = chunk.split(ROOM / 2);
+            if at <= ROOM / 2 {
+                chunk.insert(at, rule)
+            } else {
+                upper.insert(at - ROOM / 2, rule)
+            }
+            chunks.insert(which + 1, upper);
         }
     }
+    true
 }
 
 impl Chunk {
     fn of(rule: &Arc<Rule>) -> Chunk {
-        Chunk { above: vec![0], rules: vec![rule.clone()] }
+        Chunk { first: rule.number(), above: vec![0], rules: vec![rule.clone()] }
     }
 
-    /// Where the rule of a place is, or would have to be inserted, in the chunk that begins at or before it.
-    fn position(&self, from: Place, place: Place) -> Result<usize, usize> {
-        if from.priority != place.priority {
-            return Err(self.rules.len());
-        }
-        let above = place.number - from.number;
+    /// Whether the rule with a number can be in the chunk that begins at or before it.
+    fn reaches(&self, number: u64) -> bool {
+        number - self.first <= u32::MAX.into()
+    }
+
+    /// Where the rule with a number is, or would have to be inserted.
+    fn position(&self, number: u64) -> Result<usize, usize> {
+        let Some(above) = number.checked_sub(self.first) else { return Err(0) };
         // Mostly behind all others.
         match self.above.last() {
             Some(&last) if u64::from(last) < above => Err(self.above.len()),
@@ -168,34 +184,33 @@ impl Chunk {
         }
     }
 
-    fn insert(&mut self, at: usize, from: Place, place: Place, rule: &Arc<Rule>) {
-        self.above.insert(at, (place.number - from.number) as u32);
+    fn insert(&mut self, at: usize, rule: &Arc<Rule>) {
+        self.above.insert(at, (rule.number() - self.first) as u32);
         self.rules.insert(at, rule.clone());
     }
 
-    /// Takes the rules from `at` on out, to a chunk of their own and its place.
-    fn split(&mut self, from: Place, at: usize) -> (Place, Chunk) {
-        let (above, rules) = (self.above.split_off(at), self.rules.split_off(at));
-        let first = above[0];
-        let place = Place { number: from.number + u64::from(first), ..from };
-        (place, Chunk { above: above.into_iter().map(|each| each - first).collect(), rules })
+    /// Takes a rule out, which is not the only one.
+    fn remove(&mut self, at: usize) {
+        self.above.remove(at);
+        self.rules.remove(at);
+        if self.rules.len() < self.rules.capacity() / 4 {
+            self.above.shrink_to(self.above.capacity() / 2);
+            self.rules.shrink_to(self.rules.capacity() / 2);
+        }
     }
 
-    fn iter(&self, from: Place, at: usize) -> impl Iterator<Item = (Place, &Arc<Rule>)> {
-        let place = move |&above: &u32| Place { number: from.number + u64::from(above), ..from };
+    /// Takes the rules from `at` on out, to a chunk of their own.
+    fn split(&mut self, at: usize) -> Chunk {
+        let (above, rules) = (self.above.split_off(at), self.rules.split_off(at));
+        let least = above[0];
+        let above = above.into_iter().map(|each| each - least).collect();
+        Chunk { first: self.first + u64::from(least), above, rules }
+    }
+
+    fn iter(&self, priority: Reverse<u16>, at: usize) -> impl Iterator<Item = (Place, &Arc<Rule>)> {
+        let place = move |&above: &u32| Place { priority, number: self.first + u64::from(above) };
         self.above[at..].iter().map(place).zip(&self.rules[at..])
     }
-}
-
-impl Place {
-    /// Whether a chunk from here on can have a rule at a place that is not before it.
-    fn reaches(self, place: Place) -> bool {
-        self.priority == place.priority && place.number - self.number <= u32::MAX.into()
-    }
-}
-
-fn place(rule: &Rule) -> Place {
-    Place { priority: Reverse(rule.priority), number: rule.number() }
 }
 
 #[cfg(test)]
@@ -206,6 +221,10 @@ mod tests {
 
     use super::*;
     use crate::table::{Classifier, RuleInstructions};
+
+    fn place(rule: &Rule) -> Place {
+        Place { priority: Reverse(rule.priority), number: rule.number() }
+    }
 
     proptest! {
         /// Rules come, go, are replaced and come back, and all are listed as in a map.

@@ -9,6 +9,7 @@
 //! | `instructions` | What rules do, equal lists once |
 //! | `layout` | Which words of a key a mask looks at, in stages |
 //! | `order` | The subtables, by priority |
+//! | `priorities` | How many rules have which priority |
 //! | `row` | The rules that share mask and values |
 //! | `trie` | Prefixes of addresses and ports |
 //! | `settings` | How the operator and controllers configure a table |
@@ -21,6 +22,7 @@ mod instructions;
 mod layout;
 pub mod listing;
 mod order;
+mod priorities;
 mod row;
 pub mod rule;
 mod settings;

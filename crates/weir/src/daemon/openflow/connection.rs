@@ -183,6 +183,7 @@ async fn pump(
                 Ok(0) => return Ok(()),
                 Ok(n) => {
                     session.receive(&input[..n], timer.now());
+                    write_answer(&mut writer, session).await;
                     // Other tasks run, however much the peer sends.
                     tokio::task::yield_now().await;
                 }
@@ -211,6 +212,20 @@ async fn pump(
             }
         }
     }
+}
+
+/// Writes what a request was answered with at once, as far as the peer takes it: a peer that waits for each of many answers has it
+/// sooner. Of an answer that goes on, the rest is written when it is made, and an error is seen again by who writes next.
+async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Session) {
+    if session.output().is_empty() || session.has_work() || session.closed().is_some() {
+        return;
+    }
+    let written = tokio::select! {
+        biased;
+        written = writer.write(session.output()) => written.unwrap_or(0),
+        () = std::future::ready(()) => 0,
+    };
+    session.sent(written);
 }
 
 /// Logs how many flow-mods have come, when that is due.

@@ -237,7 +237,7 @@ impl DatabaseState {
             handlers: handlers.unwrap_or(default.handlers).clamp(1, MAX_THREADS),
             flow_limit: limit.unwrap_or(default.flow_limit),
             flow_memory: memory.unwrap_or(default.flow_memory).max(1),
-            mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 1024),
+            mask_limit: masks.unwrap_or(default.mask_limit).clamp(1, 16384),
             emc_insert_inv_prob: probability.unwrap_or(default.emc_insert_inv_prob),
             exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
             controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),

@@ -264,7 +264,7 @@ fn read_datapath(mut s: Section) -> Datapath {
         flow_memory: s
             .integer("flow-memory-mib", 1..=1_000_000, "a number of MiB")
             .unwrap_or(default.flow_memory.into()) as u32,
-        mask_limit: s.integer("mask-limit", 1..=1024, "a number of masks").unwrap_or(default.mask_limit.into()) as u32,
+        mask_limit: s.integer("mask-limit", 1..=16384, "a number of masks").unwrap_or(default.mask_limit.into()) as u32,
         emc_insert_inv_prob: s
             .integer("emc-insert-inv-prob", 0..=u32::MAX.into(), "a number; 0 switches the cache off")
             .unwrap_or(default.emc_insert_inv_prob.into()) as u32,
