@@ -185,6 +185,16 @@ mod tests {
     }
 
     #[test]
+    fn datagrams_may_be_cut_on_their_way() {
+        use rustix::net::sockopt::{ip_mtu_discover, ipv6_mtu_discover};
+        let socket = connect("127.0.0.1:9".parse().unwrap()).unwrap();
+        assert_eq!(ip_mtu_discover(&socket).unwrap(), Ipv4PathMtuDiscovery::DONT);
+        if let Ok(socket) = connect("[::1]:9".parse().unwrap()) {
+            assert_eq!(ipv6_mtu_discover(&socket).unwrap(), Ipv6PathMtuDiscovery::DONT);
+        }
+    }
+
+    #[test]
     fn a_collector_that_comes_back_gets_the_next_datagram() {
         let gone = UdpSocket::bind("127.0.0.1:0").unwrap();
         let target = gone.local_addr().unwrap();
