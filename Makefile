@@ -69,6 +69,8 @@ RUNDIR ?= /var/run/openvswitch
 BIN ?= $(TARGET)/release/weir
 # As Debian's openvswitch-switch has it; Debian's own daemon has priority 100.
 VSWITCHD_LINK ?= /usr/sbin/ovs-vswitchd
+# Where Wireshark looks for programs that capture (docs/tap.md); empty: not there.
+EXTCAPDIR ?= /usr/lib/$(shell uname -m)-linux-gnu/wireshark/extcap
 UPDATE_ALTERNATIVES ?= update-alternatives
 PRIORITY ?= 200
 
@@ -77,6 +79,10 @@ install:
 	install -D -m 755 $(BIN) $(DESTDIR)$(BINDIR)/weir
 	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(UNITDIR)
 	ln -sfn $(BINDIR)/weir $(DESTDIR)$(LIBDIR)/ovs-vswitchd
+ifneq ($(EXTCAPDIR),)
+	install -d $(DESTDIR)$(EXTCAPDIR)
+	ln -sfn $(BINDIR)/weir $(DESTDIR)$(EXTCAPDIR)/weir
+endif
 	for unit in weir weir-vswitchd; do \
 	  sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|g' \
 	    -e 's|@RUNDIR@|$(RUNDIR)|g' packaging/$$unit.service > $(DESTDIR)$(UNITDIR)/$$unit.service && \
@@ -91,6 +97,9 @@ ifeq ($(DESTDIR),)
 	$(UPDATE_ALTERNATIVES) --remove ovs-vswitchd $(LIBDIR)/ovs-vswitchd
 endif
 	rm -f $(DESTDIR)$(BINDIR)/weir $(DESTDIR)$(LIBDIR)/ovs-vswitchd
+ifneq ($(EXTCAPDIR),)
+	rm -f $(DESTDIR)$(EXTCAPDIR)/weir
+endif
 	rm -f $(DESTDIR)$(UNITDIR)/weir.service $(DESTDIR)$(UNITDIR)/weir-vswitchd.service
 	-rmdir $(DESTDIR)$(LIBDIR) 2>/dev/null
 

@@ -11,6 +11,8 @@ from conftest import ROOT, WEIR, until
 from lib.daemon import alive
 from lib.net import run
 
+#: Where Wireshark looks for programs that capture.
+EXTCAP = f"usr/lib/{os.uname().machine}-linux-gnu/wireshark/extcap"
 OVS_CTL = "/usr/share/openvswitch/scripts/ovs-ctl"
 
 
@@ -32,7 +34,9 @@ def files(place):
 def test_a_package_is_files_only(place):
     make("install", f"DESTDIR={place}", "PREFIX=/usr")
     assert files(place) == ["usr/bin/weir", "usr/lib/systemd/system/weir-vswitchd.service",
-                            "usr/lib/systemd/system/weir.service", "usr/lib/weir/ovs-vswitchd"]
+                            "usr/lib/systemd/system/weir.service", "usr/lib/weir/ovs-vswitchd",
+                            f"{EXTCAP}/weir"]
+    assert os.readlink(place / EXTCAP / "weir") == "/usr/bin/weir"
     assert os.readlink(place / "usr/lib/weir/ovs-vswitchd") == "/usr/bin/weir"
     units = "".join(p.read_text() for p in place.rglob("*.service"))
     assert "@" not in units and "ExecStart=/usr/bin/weir run /etc/weir/weir.toml" in units
@@ -45,7 +49,8 @@ def alternatives(place):
     for name in ["alternatives", "admin", "sbin"]:
         (place / name).mkdir(exist_ok=True)
     tool = f"update-alternatives --quiet --altdir {place}/alternatives --admindir {place}/admin"
-    return [f"PREFIX={place}/usr", f"UPDATE_ALTERNATIVES={tool}", f"VSWITCHD_LINK={place}/sbin/ovs-vswitchd"]
+    return [f"PREFIX={place}/usr", f"UPDATE_ALTERNATIVES={tool}", f"VSWITCHD_LINK={place}/sbin/ovs-vswitchd",
+            f"EXTCAPDIR={place}/extcap"]
 
 
 def test_the_way_there_and_back(place):

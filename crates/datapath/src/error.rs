@@ -42,6 +42,9 @@ pub enum Error {
     /// There are as many workers as there can be.
     #[error("the datapath can have {0} workers at a time, those included that are about to end")]
     TooManyWorkers(usize),
+    /// There are as many taps as there can be.
+    #[error("there are {0} taps already, which is as many as there can be; end one of them")]
+    TooManyTaps(usize),
     /// A thread could not be started.
     #[error("cannot start {what}: {source}")]
     Thread {

@@ -22,6 +22,7 @@
 //! | [`mod@conntrack`] | Connection tracking as a stage |
 //! | `slowpath` | Packets on their way to a handler and back, in order and fairly |
 //! | `control` | The control plane: ports, workers, handlers, and which worker polls which queue |
+//! | [`tap`] | Taps: copies of packets for who looks, with what has become of each |
 //! | [`sync`] | Deferred freeing (RCU), counters, clocks, the cycle counter |
 
 pub mod account;
@@ -40,6 +41,7 @@ mod port_no;
 mod slowpath;
 pub mod stats;
 pub mod sync;
+pub mod tap;
 pub mod text;
 pub mod topology;
 pub mod upcall;
@@ -55,7 +57,7 @@ pub use actions::flow_hash::flow_hash;
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;
-pub use datapath::Datapath;
+pub use datapath::{Datapath, Tap};
 pub use drop::{DropReason, DropStage};
 pub use error::Error;
 pub use meter::Meter;

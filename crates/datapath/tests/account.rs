@@ -5,7 +5,8 @@ mod common;
 use std::sync::{Arc, LazyLock};
 
 use common::{ToPort, by_hand, flow, packet_in, udp};
-use datapath::{Action, Config, DropReason, HashAlgorithm, PortNo, Rewrite};
+use datapath::tap::{Event, Record, TapSettings};
+use datapath::{Action, Config, DropReason, Drops, HashAlgorithm, PortNo, Rewrite, Tap};
 use packet::{Field, Key, Offload, Packet, Pool, PoolConfig};
 use ports::{Env, PortSpec, registry};
 use proptest::prelude::*;
@@ -91,6 +92,25 @@ fn frames() -> impl Strategy<Value = Vec<Packet>> {
     prop::collection::vec(frame, 0..80)
 }
 
+/// What a tap has shown of packets that went.
+#[derive(Default)]
+struct Shown {
+    sent: u64,
+    dropped: Drops,
+}
+
+impl Shown {
+    fn read(&mut self, tap: &mut Tap) {
+        let mut take = |record: &Record, frame: &[u8]| {
+            assert_eq!(frame.len(), record.length as usize);
+            self.sent += u64::from(record.event == Event::Sent);
+            record.event.reason().inspect(|reason| self.dropped.0[*reason as usize] += 1);
+            true
+        };
+        while tap.read(&mut take) > 0 {}
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
@@ -110,6 +130,7 @@ proptest! {
         for (recirc, actions) in flows {
             dp.install(flow(ports[0].0, recirc, &[], actions)).unwrap();
         }
+        let (mut tap, mut shown) = (dp.add_tap(TapSettings::default(), None).unwrap(), Shown::default());
         let (came, handed) = (received.len() as u64, injected.len() as u64);
         ports[0].1.queues[0].lock().unwrap().extend(received);
         let mut key = Key::new();
@@ -121,6 +142,7 @@ proptest! {
         // What a packet becomes by recirculation is handled in slices, one in a turn, before its port is polled again.
         for turn in 0..1000 {
             dp.poll();
+            shown.read(&mut tap);
             let account = dp.account();
             if turn > 20 && account.came() == account.went() && ports[0].1.queues[0].lock().unwrap().is_empty() {
                 break;
@@ -132,6 +154,17 @@ proptest! {
         prop_assert_eq!(account.sent, ports.iter().map(|(_, port)| port.sent() as u64).sum::<u64>());
         prop_assert_eq!(account.refused, dp.port(REFUSES).unwrap().stats().tx_dropped);
         prop_assert_eq!(account.came(), account.went(), "{}", account);
+        // A tap has seen each packet where it went.
+        if tap.counts().lost == 0 {
+            prop_assert_eq!(shown.sent, account.sent + account.refused);
+            for &reason in DropReason::ALL {
+                let (shown, counted) = (shown.dropped.get(reason), account.drops.get(reason));
+                // But for what is left of a frame that could not be cut to its end.
+                let is_of_segments = matches!(reason, DropReason::Malformed | DropReason::NoBuffer);
+                prop_assert!(shown == counted || is_of_segments && shown < counted, "{:?} {} {}", reason, shown, counted);
+            }
+        }
+        drop(tap);
         drop(ports[0].1.sent.lock().unwrap().drain(..));
         drop(ports[1].1.sent.lock().unwrap().drain(..));
         for pool in scarce() {

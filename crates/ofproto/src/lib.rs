@@ -50,6 +50,7 @@ pub use events::{PacketInEvent, Subscriber, SubscriptionId};
 #[cfg(fuzzing)]
 pub use reference::fuzz;
 pub use slowpath::control::RevalidationStats;
+pub use slowpath::decision::Decision;
 pub use slowpath::drop_sites::{DropSite, TableDrop, TableDropRule};
 pub use slowpath::requests::{Done, FlowRequest};
 

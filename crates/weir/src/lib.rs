@@ -14,6 +14,7 @@
 //! - [`report`]: what the daemon tells about itself
 //! - [`rundir`]: the run directory, pidfiles and sockets
 //! - [`source`]: where the desired state comes from: a file or a database
+//! - [`tap`]: copies of packets with what has become of each
 //! - [`timer`]: sleeping by the daemon's clock
 //! - [`turn`]: whose turn it is to work on a long reply
 //! - [`unixctl`]: the control socket
@@ -30,6 +31,7 @@ pub mod reconfigure;
 pub mod report;
 pub mod rundir;
 pub mod source;
+pub mod tap;
 pub mod timer;
 pub mod turn;
 pub mod unixctl;

@@ -242,6 +242,7 @@ impl Executor {
             Step::Copy(Disposition::Recirc(_)) if let Some(reason) = self.refuses(next) => {
                 // Counted as if the copy had been made and dropped.
                 self.counters.copied.add(1);
+                self.outputs.show_dropped(packet, reason, view.in_port());
                 self.outputs.count_drops(1, reason, view.in_port());
             }
             Step::Copy(Disposition::Output { port, max_len: u32::MAX })
@@ -340,6 +341,7 @@ impl Executor {
         self.counters.copied.add(1);
         let copy = packet.duplicate();
         if copy.is_none() {
+            self.outputs.show_dropped(packet, DropReason::NoBuffer, in_port);
             self.outputs.count_drops(1, DropReason::NoBuffer, in_port);
         }
         copy

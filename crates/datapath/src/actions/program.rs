@@ -336,6 +336,14 @@ impl Program {
         }
     }
 
+    /// Why it drops the packet, if it does nothing else.
+    pub fn only_drops(&self) -> Option<DropReason> {
+        match self.end {
+            Disposition::Drop(reason) if self.steps.is_empty() => Some(reason),
+            _ => None,
+        }
+    }
+
     /// How many copies of a packet it recirculates at most.
     #[inline(always)]
     pub fn recirculations(&self) -> u16 {

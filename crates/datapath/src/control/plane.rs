@@ -24,6 +24,8 @@ use crate::slowpath::channel::Channel;
 use crate::slowpath::handler::{Handler, ProgramCache, Served};
 use crate::slowpath::new_flows::NewFlows;
 use crate::sync::rcu::Reader;
+use crate::tap::WorkerTap;
+use crate::tap::list::TapList;
 use crate::worker::Worker;
 use crate::worker::mailbox::Command;
 use crate::worker::setup::WorkerSetup;
@@ -39,6 +41,8 @@ pub struct ControlPlane {
     pub config: Config,
     /// When receive queues move by themselves.
     pub balancer: Balancer,
+    /// Who looks at packets.
+    pub taps: TapList,
     scheduling: Scheduling,
     unpinnable: Unpinnable,
     runtime: Box<dyn Runtime>,
@@ -64,6 +68,7 @@ impl ControlPlane {
         let mut plane = ControlPlane {
             config,
             balancer: Balancer::default(),
+            taps: TapList::default(),
             scheduling: Scheduling::default(),
             unpinnable: Unpinnable::default(),
             runtime: Box::new(Inline::default()),
@@ -225,6 +230,9 @@ impl ControlPlane {
         let dedicated = pinned_to.is_some();
         let setup = WorkerSetup { number, reader, waker, channels: channels.clone(), serving, dedicated };
         let mut worker = Worker::new(setup, &self.config, table, clock, conntrack);
+        let workers = self.pool.read().numbers().len() + 1;
+        let tap = |tap| WorkerTap::new(tap, workers);
+        self.taps.iter().for_each(|of| worker.executor.outputs.add_tap(tap(of), table, clock.now()));
         for (at, channel) in channels.iter().enumerate() {
             self.handlers.of_channel(number, at).channel_list.add(Served::new(channel.clone()));
         }

@@ -4,6 +4,9 @@ mod flows;
 mod ports;
 mod settings;
 mod statistics;
+mod taps;
+
+pub use taps::Tap;
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};

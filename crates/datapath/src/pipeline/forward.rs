@@ -142,6 +142,11 @@ impl Worker {
             waiting = hold_back(executor, packets, meta);
         }
 
+        // Without a tap, this is one look in a batch.
+        if executor.outputs.is_tapped() {
+            show(executor, packets, meta);
+        }
+
         // Established connections take the short way; others leave it to the next packet.
         if meta.is_tracked() {
             let counters = table.arena.flow_counters(*number);
@@ -182,7 +187,7 @@ impl Worker {
                     let longest = meta.headers.longest;
                     return executor.outputs.push_batch(port, packets, longest, in_port, executor.now);
                 }
-                FastActionKind::Drop(reason) => return executor.outputs.retire_batch(packets, reason, in_port),
+                FastActionKind::Drop(reason) => return executor.outputs.retire_batch_shown(packets, reason, in_port),
                 FastActionKind::Program => {
                     if let Some(rewrite) = flood_of(&caches.rewrites, action) {
                         flood(executor, rewrite, packets, in_port);
@@ -223,6 +228,8 @@ impl Worker {
             }
             let packets = drain.by_ref().take(run.len());
             at = run.end;
+            // For taps; without one, this is less than to ask for it.
+            executor.outputs.at_flow = flow;
             match action.kind() {
                 // 3. Miss.
                 FastActionKind::Miss => packets.zip(run).for_each(|(packet, i)| {
@@ -240,7 +247,7 @@ impl Worker {
                 }),
                 // 4. Act.
                 FastActionKind::Output(port) => executor.outputs.push_all(port, packets, in_port, executor.now),
-                FastActionKind::Drop(reason) => executor.outputs.retire(packets, reason, in_port),
+                FastActionKind::Drop(reason) => executor.outputs.retire_shown(packets, reason, in_port),
                 FastActionKind::Program if let Some(rewrite) = flood_of(&caches.rewrites, action) => {
                     for packet in packets {
                         flood(executor, rewrite, std::slice::from_ref(&packet), in_port);
@@ -298,6 +305,14 @@ fn count(executor: &Executor, hits: Hits) {
     counters.exact_hits.add(hits.exact.into());
     counters.megaflow_hits.add(hits.megaflow.into());
     counters.subtables_visited.add(hits.visited.into());
+}
+
+/// Shows the packets of a batch to taps.
+#[cold]
+fn show(executor: &mut Executor, packets: &[Packet], meta: &mut BatchMeta) {
+    if let Some((taps, now)) = executor.outputs.taps() {
+        executor.outputs.at_flow = taps.show_classified(packets, meta, now);
+    }
 }
 
 /// Returns the set of packets that have to wait: an earlier packet of their connection is in the slow path, or goes

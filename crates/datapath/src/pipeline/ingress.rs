@@ -1,4 +1,4 @@
-//! Ingress stages: optional stages between reception and classification, before anything is parsed.
+//! Ingress stages: optional stages between reception and classification, before anything is parsed. There is one: a filter.
 //!
 //! A receive queue has none by default. `Rx::ingress` is `None` then, which is checked
 //! once for each batch: the compiled loop has a comparison and a branch for it, and no call.
@@ -14,23 +14,15 @@ use crate::drop::DropReason;
 use crate::pipeline::batch::all;
 use crate::pipeline::tx::Outputs;
 
-/// Observes packets.
-pub trait Tap: Send {
-    /// Called with packets that were received. They cannot be changed.
-    fn see(&mut self, packets: &[Packet], now: Time);
-}
-
 /// Decides which packets go on to classification.
 pub trait Filter: Send {
     /// The packets that do not go on, as a set: bit `i` stands for `packets[i]`.
     fn refused(&mut self, packets: &[Packet], now: Time) -> u32;
 }
 
-/// The optional stages of a receive queue, in the order in which packets come to them.
+/// The optional stages of a receive queue.
 #[derive(Default)]
 pub struct Ingress {
-    /// Observes all received packets.
-    pub tap: Option<Box<dyn Tap>>,
     /// Refuses packets: [`DropReason::IngressFilter`].
     pub filter: Option<Box<dyn Filter>>,
 }
@@ -43,9 +35,6 @@ impl Ingress {
     /// Passes a received batch through the stages, and retires the packets that the filter refuses.
     #[inline(never)]
     pub(crate) fn apply(&mut self, packets: &mut Batch, outputs: &Outputs, in_port: PortNo, now: Time) {
-        if let Some(tap) = &mut self.tap {
-            tap.see(packets, now);
-        }
         let Some(filter) = &mut self.filter else { return };
         let refused = filter.refused(packets, now);
         if refused == 0 {

@@ -15,9 +15,11 @@ use std::time::Duration;
 use packet::{Batch, Packet, Time};
 
 use crate::action::PortNo;
+use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::sync::counters::WorkerCounters;
+use crate::tap::{Ports, Taps, WorkerTap};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
@@ -40,6 +42,13 @@ pub struct Outputs {
     turn: Duration,
     worker: usize,
     counters: Arc<WorkerCounters>,
+    /// Who looks at packets: nobody, nearly always.
+    taps: Option<Box<Taps>>,
+    /// For taps: the flow whose actions are being executed. Not kept up to date without one, nor where packets of several flows are sent
+    /// together.
+    pub at_flow: FlowRef,
+    /// For taps: the time of this turn.
+    now: Time,
     /// Whether anything was sent since the last [`housekeep`](Outputs::housekeep).
     pub sent_lately: bool,
 }
@@ -64,6 +73,9 @@ impl Outputs {
             turn,
             worker,
             counters,
+            taps: None,
+            at_flow: FlowRef::NONE,
+            now: Time(0),
             sent_lately: false,
         }
     }
@@ -74,10 +86,10 @@ impl Outputs {
         self.interval = interval;
     }
 
-    /// Records the time between the begin of the last turn and of this one.
+    /// Records the time, and how much of it has passed since the begin of the last turn.
     #[inline(always)]
-    pub fn begin_turn(&mut self, after: Duration) {
-        self.turn = after;
+    pub fn begin_turn(&mut self, now: Time, after: Duration) {
+        (self.now, self.turn) = (now, after);
     }
 
     /// Whether the clock is stopped.
@@ -195,7 +207,7 @@ impl Outputs {
         }
         output.batch.push(packet);
         if output.batch.is_full() {
-            send(&mut output.queue, &mut output.batch, &self.counters, now);
+            send(&self.taps, output, now, &self.counters);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
@@ -216,12 +228,13 @@ impl Outputs {
         let mut too_big = 0;
         for packet in packets {
             if packet.len() > max_frame && is_too_big(&packet, max_frame) {
+                show_dropped(&self.taps, &packet, DropReason::TooBig, port, self.at_flow, now);
                 too_big += 1;
                 continue;
             }
             output.batch.push(packet);
             if output.batch.is_full() {
-                send(&mut output.queue, &mut output.batch, &self.counters, now);
+                send(&self.taps, output, now, &self.counters);
                 output.since = now;
                 self.sent_lately = true;
             }
@@ -247,7 +260,8 @@ impl Outputs {
             && output.batch.is_empty()
             && self.interval.is_zero()
         {
-            send(&mut output.queue, batch, &self.counters, now);
+            show_sent(&self.taps, batch, port, now);
+            transmit(&mut output.queue, batch, &self.counters, now);
             self.sent_lately = true;
             return;
         }
@@ -289,7 +303,7 @@ impl Outputs {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
             && !output.batch.is_empty()
         {
-            send(&mut output.queue, &mut output.batch, &self.counters, now);
+            send(&self.taps, output, now, &self.counters);
             self.sent_lately = true;
         }
     }
@@ -305,8 +319,66 @@ impl Outputs {
     }
 }
 
+/// Who looks at packets.
+impl Outputs {
+    /// Whether there is a tap.
+    #[inline(always)]
+    pub fn is_tapped(&self) -> bool {
+        self.taps.is_some()
+    }
+
+    /// The taps, with the time.
+    #[inline(always)]
+    pub fn taps(&self) -> Option<(&Taps, Time)> {
+        self.taps.as_deref().map(|taps| (taps, self.now))
+    }
+
+    /// Adds a tap; `table` has the flows.
+    pub fn add_tap(&mut self, tap: WorkerTap, table: &Arc<Table>, now: Time) {
+        self.now = now;
+        self.taps.get_or_insert_with(|| Box::new(Taps::new(table.clone()))).add(tap);
+    }
+
+    /// Changes the ports that the tap of this number is about.
+    pub fn set_tap_ports(&mut self, number: u64, ports: &Ports) {
+        self.taps.iter_mut().for_each(|taps| taps.set_ports(number, ports));
+    }
+
+    /// Removes the tap of this number.
+    pub fn remove_tap(&mut self, number: u64) {
+        self.taps.take_if(|taps| !taps.remove(number));
+    }
+
+    /// Shows taps a packet that is dropped, or of which a copy that was not made counts as dropped.
+    #[inline]
+    pub fn show_dropped(&self, packet: &Packet, reason: DropReason, port: PortNo) {
+        show_dropped(&self.taps, packet, reason, port, self.at_flow, self.now);
+    }
+}
+
 #[inline]
-fn send(queue: &mut Queue, batch: &mut Batch, counters: &WorkerCounters, now: Time) {
+fn show_dropped(taps: &Option<Box<Taps>>, packet: &Packet, reason: DropReason, port: PortNo, flow: FlowRef, now: Time) {
+    if let Some(taps) = taps {
+        taps.show_dropped(std::slice::from_ref(packet), reason, port, flow, now);
+    }
+}
+
+#[inline(always)]
+fn show_sent(taps: &Option<Box<Taps>>, batch: &Batch, port: PortNo, now: Time) {
+    if let Some(taps) = taps {
+        taps.show_sent(batch, port, now);
+    }
+}
+
+/// Transmits what waits for a port.
+#[inline]
+fn send(taps: &Option<Box<Taps>>, output: &mut OutputPort, now: Time, counters: &WorkerCounters) {
+    show_sent(taps, &output.batch, output.port.no, now);
+    transmit(&mut output.queue, &mut output.batch, counters, now);
+}
+
+#[inline]
+fn transmit(queue: &mut Queue, batch: &mut Batch, counters: &WorkerCounters, now: Time) {
     let count = batch.len();
     let packets = queue.transmit(batch, now).min(count);
     debug_assert!(batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");

@@ -4,6 +4,7 @@ use packet::BATCH_SIZE;
 
 use crate::action::PortNo;
 use crate::actions::execute::KeyView;
+use crate::classify::FlowRef;
 use crate::drop::DropReason;
 use crate::pipeline::storm::SLICE;
 use crate::slowpath::channel::{Answer, Answered, ReturnedItem};
@@ -78,6 +79,9 @@ impl Worker {
     }
 
     fn act_on_answer(&mut self, answered: Answered) {
+        if self.executor.outputs.is_tapped() {
+            self.show_answered(&answered);
+        }
         let executor = &mut self.executor;
         let Answered { packet, mut key, layers, pass, answer } = answered;
         let in_port = crate::upcall::in_port(&key);
@@ -86,13 +90,33 @@ impl Worker {
                 let counter =
                     if reason == DropReason::UpcallError { &executor.counters.lost } else { &executor.counters.misses };
                 counter.add(1);
-                executor.outputs.retire_one(packet, reason, in_port);
+                executor.outputs.retire_one_shown(packet, reason, in_port);
             }
             Answer::Run(program) => {
                 executor.counters.misses.add(1);
+                if let Some(reason) = program.only_drops() {
+                    executor.outputs.retire_one_shown(packet, reason, in_port);
+                    return executor.misses.reuse(key);
+                }
                 executor.run(&program, packet, &mut KeyView::new(&mut key, layers), pass.of(&program));
             }
         }
         executor.misses.reuse(key);
+    }
+
+    /// Shows taps a packet that has missed, now that it is known what becomes of it.
+    #[cold]
+    fn show_answered(&mut self, Answered { packet, key, answer, .. }: &Answered) {
+        let reason = match answer {
+            Answer::Drop(reason) => Some(*reason),
+            Answer::Run(program) => program.only_drops(),
+        };
+        // The flow that was made for it, unless it was made for this packet alone, or has gone already.
+        let flow = self.table.find(key, self.reader.pin());
+        self.executor.outputs.at_flow = flow.and_then(|id| self.table.arena.find(id)).unwrap_or(FlowRef::NONE);
+        if let Some((taps, now)) = self.executor.outputs.taps() {
+            let at = (crate::upcall::in_port(key), key.common().recirc_id.get());
+            taps.show_answered(packet, at, flow, reason, now);
+        }
     }
 }

@@ -77,6 +77,9 @@ impl Worker {
                 Command::Retire { fragments, reason } => {
                     fragments.into_iter().for_each(|held| self.executor.retire_held(held, reason));
                 }
+                Command::AddTap(tap) => self.executor.outputs.add_tap(*tap, &self.table, self.executor.now),
+                Command::SetTapPorts { number, ports } => self.executor.outputs.set_tap_ports(number, &ports),
+                Command::RemoveTap(number) => self.executor.outputs.remove_tap(number),
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // A report does not count as work, or a worker that is asked for reports would never be idle.

@@ -19,6 +19,7 @@ use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::slowpath::channel::ServingHandlers;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::tap::{Ports, WorkerTap};
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
 
@@ -48,6 +49,12 @@ pub enum Command {
     Execute { packet: Packet, metadata: OwnMetadata, program: Box<Program>, injection: Injection },
     /// Drop fragments that were held to be tracked.
     Retire { fragments: Vec<Held>, reason: DropReason },
+    /// Show packets to a tap.
+    AddTap(Box<WorkerTap>),
+    /// Change the ports that a tap is about, by its number.
+    SetTapPorts { number: u64, ports: Ports },
+    /// Show nothing more to a tap.
+    RemoveTap(u64),
     /// Change the flush interval.
     SetFlushInterval(Duration),
     /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no

@@ -67,7 +67,7 @@ impl Worker {
             let before = std::mem::replace(&mut self.executor.now, self.clock.now());
             // With a cached clock, this is the length of several turns, so packets are transmitted earlier than
             // necessary.
-            self.executor.outputs.begin_turn(self.executor.now.since(before));
+            self.executor.outputs.begin_turn(self.executor.now, self.executor.now.since(before));
         }
         Turn { start, clock_read, busy: self.empty_turns == 0, since: start, received: 0, work: 0, all_checked: false }
     }

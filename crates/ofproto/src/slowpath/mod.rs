@@ -9,6 +9,7 @@
 //! | `mac_dependents` | Which flows depend on which address |
 //! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
 //! | `change_set` | What has changed, and which flows it can be about |
+//! | `decision` | Which rules have decided what a datapath flow does |
 //! | `drop_sites` | Where the tables drop packets, and how many |
 //! | `flow_dump_log` | Log lines for the flows that rounds find and change |
 //! | `trace_log` | Which packet is traced in the log |
@@ -29,6 +30,7 @@ mod change_set;
 mod change_tests;
 mod commands;
 pub(crate) mod control;
+pub(crate) mod decision;
 pub(crate) mod drop_sites;
 mod flow_dump_log;
 pub(crate) mod intern;

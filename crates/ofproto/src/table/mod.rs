@@ -41,7 +41,7 @@ pub use changes::RuleChanges;
 pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
 pub use instructions::{InstructionSet, RuleInstructions};
 pub use listing::{Listing, Place};
-pub use rule::{Caps, Rule, RuleStats};
+pub use rule::{Caps, Rule, RuleName, RuleStats};
 pub use settings::{TableSettings, TableState};
 
 /// A table of a bridge.
@@ -113,6 +113,7 @@ impl Table {
     pub fn insert(&mut self, rule: Arc<Rule>, generation: u64) -> Option<Arc<Rule>> {
         self.note_change(generation, &rule);
         self.expiring += usize::from(rule.can_expire());
+        rule.stats.enter(RuleName { table: rule.table, priority: rule.priority, cookie: rule.cookie });
         *self.cookies.entry(rule.cookie).or_insert(0) += 1;
         let old = self.rules.insert(rule.clone());
         self.listing.insert(&rule, old.as_deref());

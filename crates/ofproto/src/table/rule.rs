@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use openflow::{Action, Cookie, FlowModFlags, FlowRemovedReason, FlowStats, Instructions, Match, TableId, tun_fields};
@@ -225,18 +225,52 @@ fn has_fin_timeout(actions: &[Action]) -> bool {
     })
 }
 
-/// Counters of a rule. Whoever credits packets adds to them; anybody may read them.
+/// Counters of a rule. Whoever credits packets adds to them; anybody may read them. They also know which rule they are of, so that who has the
+/// counters, as the records of datapath flows do, can name it.
 #[derive(Debug)]
 pub struct RuleStats {
     packets: AtomicU64,
     bytes: AtomicU64,
     used: AtomicU64,
+    cookie: AtomicU64,
+    /// [`RuleStats::IN_TABLE`], table and priority; zero until the rule enters a table. Written by whoever changes the table.
+    place: AtomicU32,
+}
+
+/// What a rule is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleName {
+    /// Its table.
+    pub table: TableId,
+    /// Its priority.
+    pub priority: u16,
+    /// Its cookie.
+    pub cookie: Cookie,
 }
 
 impl RuleStats {
     /// Counters at zero, used at `now`.
     pub fn new(now: Time) -> RuleStats {
-        RuleStats { packets: AtomicU64::new(0), bytes: AtomicU64::new(0), used: AtomicU64::new(now.0) }
+        let zero = || AtomicU64::new(0);
+        let (used, place) = (AtomicU64::new(now.0), AtomicU32::new(0));
+        RuleStats { packets: zero(), bytes: zero(), used, cookie: zero(), place }
+    }
+
+    /// Set in `place` where the rule is in a table.
+    const IN_TABLE: u32 = 1 << 31;
+
+    /// Notes which rule they are of, as it enters a table.
+    pub(super) fn enter(&self, name: RuleName) {
+        let place = RuleStats::IN_TABLE | u32::from(name.table.0) << 16 | u32::from(name.priority);
+        self.cookie.store(name.cookie.0, Relaxed);
+        self.place.store(place, Relaxed);
+    }
+
+    /// Which rule they are of. `None`: a hidden flow, which is in no table.
+    pub fn rule(&self) -> Option<RuleName> {
+        let place = self.place.load(Relaxed);
+        let (table, priority) = (TableId((place >> 16) as u8), place as u16);
+        (place != 0).then(|| RuleName { table, priority, cookie: Cookie(self.cookie.load(Relaxed)) })
     }
 
     /// Adds packets.

@@ -135,7 +135,7 @@ fn raise(reason: DropReason) -> Bed {
         DropReason::IngressFilter => {
             let bed = bed(&["actions=output:2"]);
             for (port, _) in bed.datapath.ports() {
-                let ingress = |_| Some(Box::new(Ingress { tap: None, filter: Some(Box::new(RefuseAll)) }));
+                let ingress = |_| Some(Box::new(Ingress { filter: Some(Box::new(RefuseAll)) }));
                 bed.datapath.set_ingress(port, ingress).unwrap();
             }
             ends(bed, &udp())

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args as Options, Parser, Subcommand, ValueEnum};
 
 /// An OpenFlow virtual switch in user space.
 ///
@@ -122,6 +122,21 @@ pub enum CliCommand {
         interval: u64,
     },
 
+    /// Show packets as they pass, with what becomes of each
+    ///
+    /// Each packet is shown with its port, its direction, and the verdict: the ports that it is forwarded to, or why it is dropped, by which
+    /// datapath flow and by which OpenFlow flows. With -w as a capture file (pcapng) that Wireshark reads, whose comments have the verdict.
+    /// Words that name ports come first, and what is behind them is the filter: an expression of tcpdump, or an OpenFlow match behind
+    /// 'flow:'. Forwarding never waits for who looks: what is not read in time is lost here, and counted. 16 taps at a time.
+    #[command(
+        after_help = "Examples:\n  weir tap eth1 tcp port 80\n  weir tap --drops\n  weir tap -c 100 -w lost.pcapng --drops eth1\n  \
+                            weir tap -w - eth1 'flow:tcp,nw_dst=10.0.0.0/8' | tshark -r -"
+    )]
+    Tap(TapOptions),
+
+    /// Be Weir's interfaces in Wireshark, which calls this itself (docs/tap.md)
+    Extcap(ExtcapOptions),
+
     /// Explain what the tables do to a packet
     ///
     /// Shows every table on its way with the flow that matched, each action, the packet at the end, and
@@ -223,6 +238,139 @@ pub enum CliCommand {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
+}
+
+/// What `weir tap` takes.
+#[derive(Debug, Options)]
+pub struct TapOptions {
+    /// Names of ports, then a filter: tcp port 80, or flow:tcp,tp_dst=80
+    #[arg(value_name = "PORT... FILTER")]
+    pub words: Vec<String>,
+
+    /// A port, where its name could be taken for a filter
+    #[arg(long, short = 'i', value_name = "PORT")]
+    pub port: Vec<String>,
+
+    /// Only packets that are dropped; as text no more than 100 in a second, unless --rate says otherwise
+    #[arg(long)]
+    pub drops: bool,
+
+    /// Only packets that come in, and are dropped where they do
+    #[arg(long, conflicts_with_all = ["tx", "both"])]
+    pub rx: bool,
+
+    /// Only packets that go out, and are dropped where they should
+    #[arg(long, conflicts_with = "both")]
+    pub tx: bool,
+
+    /// Packets in both directions, as without this
+    #[arg(long)]
+    pub both: bool,
+
+    /// Write a capture file; -: to standard output
+    #[arg(long, short = 'w', value_name = "FILE")]
+    pub write: Option<PathBuf>,
+
+    /// End after this many packets
+    #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+
+    /// Most bytes of a frame
+    #[arg(long, short = 's', value_name = "BYTES", value_parser = clap::value_parser!(u32).range(14..=262_144))]
+    pub snaplen: Option<u32>,
+
+    /// Most packets in a second; 0 for all
+    #[arg(long, value_name = "PACKETS")]
+    pub rate: Option<u32>,
+}
+
+impl TapOptions {
+    /// The same, as arguments of the control socket's command.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments: Vec<String> = self.port.iter().map(|port| format!("--port={port}")).collect();
+        let flags = [(self.drops, "--drops"), (self.rx, "--rx"), (self.tx, "--tx")];
+        arguments.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_string()));
+        arguments.extend(self.count.map(|count| format!("--count={count}")));
+        arguments.extend(self.snaplen.map(|bytes| format!("--snaplen={bytes}")));
+        arguments.extend(self.rate.map(|rate| format!("--rate={rate}")));
+        arguments.extend_from_slice(&self.words);
+        arguments
+    }
+}
+
+/// What Wireshark gives to `weir extcap`.
+#[derive(Debug, Options)]
+pub struct ExtcapOptions {
+    /// List the interfaces
+    #[arg(long)]
+    pub extcap_interfaces: bool,
+
+    /// The version of Wireshark
+    #[arg(long, value_name = "VERSION")]
+    pub extcap_version: Option<String>,
+
+    /// The interface that the others are about: weir for all ports, weir-PORT for one
+    #[arg(long, value_name = "INTERFACE")]
+    pub extcap_interface: Option<String>,
+
+    /// Say which frames the interface has
+    #[arg(long)]
+    pub extcap_dlts: bool,
+
+    /// Say what can be set
+    #[arg(long)]
+    pub extcap_config: bool,
+
+    /// A filter as of 'weir tap'; without --capture, say what is wrong with it
+    #[arg(long, value_name = "FILTER")]
+    pub extcap_capture_filter: Option<String>,
+
+    /// Write packets to the pipe
+    #[arg(long)]
+    pub capture: bool,
+
+    /// The pipe
+    #[arg(long, value_name = "FILE")]
+    pub fifo: Option<PathBuf>,
+
+    /// Only dropped packets
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", default_value_t = false, action = clap::ArgAction::Set,
+          value_name = "BOOL")]
+    pub drops: bool,
+
+    /// Which packets
+    #[arg(long, value_name = "DIRECTION", default_value = "both")]
+    pub direction: TapDirection,
+
+    /// Most bytes of a frame
+    #[arg(long, value_name = "BYTES")]
+    pub snaplen: Option<u32>,
+
+    /// Most packets in a second; 0 for all
+    #[arg(long, value_name = "PACKETS")]
+    pub rate: Option<u32>,
+}
+
+/// Which packets Wireshark wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TapDirection {
+    /// In and out
+    Both,
+    /// In
+    Rx,
+    /// Out
+    Tx,
+}
+
+impl TapDirection {
+    /// The option of `weir tap`, without its hyphens.
+    pub fn name(self) -> &'static str {
+        match self {
+            TapDirection::Both => "both",
+            TapDirection::Rx => "rx",
+            TapDirection::Tx => "tx",
+        }
+    }
 }
 
 /// What `weir drops` tells drops apart by.

@@ -2,7 +2,9 @@
 //!
 //! - [`args`]: the commands and their options
 //! - [`drops`]: `weir drops`
+//! - [`extcap`]: `weir extcap`, for Wireshark
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
+//! - [`tap`]: `weir tap`
 //! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
 use std::ffi::OsString;
@@ -25,7 +27,9 @@ use crate::unixctl::{Client, client};
 
 pub mod args;
 mod drops;
+mod extcap;
 pub mod run;
+mod tap;
 pub mod vswitchd;
 use args::{Args, CliCommand, IngressCommand};
 
@@ -39,7 +43,7 @@ pub fn main() -> ExitCode {
         }
         None => {}
     }
-    let args = Args::parse();
+    let args = Args::parse_from(extcap::with_command(std::env::args_os().collect()));
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -73,6 +77,18 @@ enum Error {
     Daemon(#[from] daemon::Error),
     #[error("weir: vswitchd comes first: weir vswitchd [OPTIONS] [DATABASE]")]
     VswitchdNotFirst,
+    #[error(
+        "weir: a capture file is not written to a terminal; name a file or use a pipe: weir tap -w - | tshark -r -"
+    )]
+    CaptureOnTerminal,
+    #[error("weir: --extcap-interface is missing; --extcap-interfaces lists the interfaces")]
+    NoInterface,
+    #[error("weir: {0}: no such interface; --extcap-interfaces lists them")]
+    UnknownInterface(String),
+    #[error("weir: --capture needs --fifo, the pipe to write to")]
+    NoPipe,
+    #[error("weir: nothing is asked; Wireshark gives --extcap-dlts, --extcap-config or --capture (docs/tap.md)")]
+    NothingAsked,
     #[error("weir: this machine is not ready; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
@@ -97,6 +113,8 @@ fn dispatch(args: Args) -> Result<(), Error> {
             let watch = watch.then(|| Duration::from_secs(interval));
             drops::show(&daemon, port.as_deref(), by, watch)
         }
+        CliCommand::Tap(options) => tap::run(&daemon, &options),
+        CliCommand::Extcap(options) => extcap::run(&daemon, &options),
         CliCommand::Trace { bridge, flow, packet, generate, names, ct_next } => {
             let mut arguments = vec![bridge, flow];
             arguments.extend(packet);
@@ -136,11 +154,15 @@ struct RunningDaemon {
 
 impl RunningDaemon {
     fn call(&self, command: &str, arguments: &[String]) -> Result<String, Error> {
-        let socket = match &self.socket {
-            Some(socket) => socket.clone(),
-            None => self.rundir.running_control_socket(run::PROGRAM)?,
-        };
-        Ok(Client::connect(&socket)?.call(command, arguments)?)
+        Ok(Client::connect(&self.socket()?)?.call(command, arguments)?)
+    }
+
+    /// Its control socket.
+    fn socket(&self) -> Result<PathBuf, Error> {
+        match &self.socket {
+            Some(socket) => Ok(socket.clone()),
+            None => Ok(self.rundir.running_control_socket(run::PROGRAM)?),
+        }
     }
 
     /// Asks for a report and prints it, as JSON or by `render`.

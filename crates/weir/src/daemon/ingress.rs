@@ -232,5 +232,5 @@ fn device(datapath: &Datapath, port: &str) -> Option<(PortNo, Arc<dyn Port>)> {
 }
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {
-    Box::new(Ingress { tap: None, filter: Some(Box::new(filter.for_queue())) })
+    Box::new(Ingress { filter: Some(Box::new(filter.for_queue())) })
 }

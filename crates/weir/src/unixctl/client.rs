@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ovsdb::framing::{FrameError, Framer};
+use serde_json::{Map, Value};
 
 use super::jsonrpc::{self, Request};
 
@@ -71,14 +72,55 @@ impl Client {
         reply.map_err(Error::Command)
     }
 
+    /// Runs a command that tells things as they happen: calls `piece` with the parameter of each notification, as long as it says to go on.
+    /// Returns the command's text at the end; `None` where `piece` has had enough.
+    pub fn stream(
+        &mut self,
+        method: &str,
+        arguments: &[String],
+        mut piece: impl FnMut(&str) -> bool,
+    ) -> Result<Option<String>, Error> {
+        // Nothing may happen for long.
+        self.stream.set_read_timeout(None).map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        self.send(&Request::new(method, arguments).encode())?;
+        loop {
+            let message = self.receive()?;
+            match jsonrpc::piece(&message) {
+                Some(parameter) if piece(parameter) => {}
+                Some(_) => return Ok(None),
+                None => return self.outcome(message)?.map(Some).map_err(Error::Command),
+            }
+        }
+    }
+
+    /// A handle of the connection, by which another thread can close the sending end: that says that the client has enough of a stream.
+    pub fn handle(&self) -> Result<UnixStream, Error> {
+        self.stream.try_clone().map_err(|source| Error::Io { path: self.path.clone(), source })
+    }
+
     fn transact(&mut self, request: &[u8]) -> Result<Result<String, String>, Error> {
+        self.send(request)?;
+        loop {
+            let message = self.receive()?;
+            // Who asks for a reply alone gets no more.
+            if jsonrpc::piece(&message).is_none() {
+                return self.outcome(message);
+            }
+        }
+    }
+
+    fn send(&mut self, request: &[u8]) -> Result<(), Error> {
+        self.stream.write_all(request).map_err(|source| Error::Io { path: self.path.clone(), source })
+    }
+
+    /// The next message.
+    fn receive(&mut self) -> Result<Map<String, Value>, Error> {
         let io = |path: &Path, source| Error::Io { path: path.into(), source };
-        let protocol = |path: &Path, source| Error::Protocol { path: path.into(), source };
-        self.stream.write_all(request).map_err(|e| io(&self.path, e))?;
         let mut chunk = vec![0; 1 << 16];
         loop {
-            if let Some(message) = self.framer.next_object().map_err(|e| protocol(&self.path, e))? {
-                return jsonrpc::parse_reply(message).map_err(|e| protocol(&self.path, e));
+            let next = self.framer.next_object();
+            if let Some(message) = next.map_err(|source| Error::Protocol { path: self.path.clone(), source })? {
+                return Ok(message);
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(io(&self.path, std::io::ErrorKind::UnexpectedEof.into())),
@@ -87,5 +129,9 @@ impl Client {
                 Err(e) => return Err(io(&self.path, e)),
             }
         }
+    }
+
+    fn outcome(&self, message: Map<String, Value>) -> Result<Result<String, String>, Error> {
+        jsonrpc::parse_reply(message).map_err(|source| Error::Protocol { path: self.path.clone(), source })
     }
 }

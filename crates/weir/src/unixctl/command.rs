@@ -5,7 +5,10 @@
 
 use std::fmt::Write as _;
 
-use tokio::sync::oneshot;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
 
 /// What a command answers: its text, or an error in words.
 pub type Outcome = Result<String, String>;
@@ -22,8 +25,32 @@ pub enum Reply {
     Later(oneshot::Receiver<Outcome>),
     /// Piece by piece, as the client takes it.
     Pieces(Pieces),
+    /// By notifications as things happen, then by a reply.
+    Stream(Stream),
     /// The same, made from a list that takes so many bytes until the reply is complete.
     Listing(usize, Pieces),
+}
+
+/// What a command tells while things happen, for as long as the client wants. Another thread sends; dropping this tells it that nobody listens.
+pub struct Stream {
+    /// Pieces, then an end.
+    pub items: mpsc::Receiver<StreamItem>,
+    /// Set when the client has enough. What there is by then still comes, and the end.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// A part of a stream.
+pub enum StreamItem {
+    /// The parameter of a notification, whose method is [`PIECE`](super::jsonrpc::PIECE).
+    Piece(String),
+    /// The reply. Nothing follows.
+    End(Outcome),
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
 
 impl From<Result<Pieces, String>> for Reply {
@@ -135,7 +162,7 @@ mod tests {
     fn run(name: &str, args: &[&str]) -> Outcome {
         match Commands(TABLE).run(&5, name, Some(args.iter().map(|s| s.to_string()).collect())) {
             Reply::Now(outcome) => outcome,
-            Reply::Later(_) | Reply::Pieces(_) | Reply::Listing(..) => panic!("not now"),
+            Reply::Later(_) | Reply::Pieces(_) | Reply::Listing(..) | Reply::Stream(_) => panic!("not now"),
         }
     }
 

@@ -58,6 +58,20 @@ impl Request {
     }
 }
 
+/// The method of the notifications that come before the reply of a command that tells things as they happen.
+pub const PIECE: &str = "piece";
+
+/// The bytes of such a notification.
+pub fn encode_piece(piece: &str) -> Vec<u8> {
+    json!({ "method": PIECE, "params": [piece], "id": Value::Null }).to_string().into_bytes()
+}
+
+/// The text of such a notification; `None` where the message is something else.
+pub fn piece(message: &Map<String, Value>) -> Option<&str> {
+    let is_piece = message.get("method").and_then(Value::as_str) == Some(PIECE);
+    message.get("params").filter(|_| is_piece)?.get(0)?.as_str()
+}
+
 /// The bytes of a reply to request `id`. As in OVS, a text that is not empty ends with a line feed.
 pub fn encode_reply(id: &Value, outcome: Result<String, String>) -> Vec<u8> {
     let line = |mut text: String| {
@@ -118,9 +132,9 @@ pub fn parse_reply(mut message: Map<String, Value>) -> Result<Result<String, Str
 
 /// Entry point for fuzzing: any bytes, in pieces whose size the first byte chooses.
 pub fn fuzz(data: &[u8]) {
-    let Some((&piece, stream)) = data.split_first() else { return };
+    let Some((&size, stream)) = data.split_first() else { return };
     let mut framer = framer(1 << 16);
-    for bytes in stream.chunks(usize::from(piece).max(1)) {
+    for bytes in stream.chunks(usize::from(size).max(1)) {
         framer.push(bytes);
         loop {
             match framer.next_object() {
@@ -128,6 +142,7 @@ pub fn fuzz(data: &[u8]) {
                     if let Ok(request) = Request::parse(message.clone()) {
                         let _ = request.arguments();
                     }
+                    let _ = piece(&message);
                     let _ = parse_reply(message);
                 }
                 Ok(None) => break,
@@ -152,6 +167,17 @@ mod tests {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         framer.push(deep.as_bytes());
         assert!(matches!(framer.next_object(), Err(FrameError::TooDeep(_))));
+    }
+
+    #[test]
+    fn pieces_are_told_from_replies() {
+        let parse = |bytes: &[u8]| serde_json::from_slice::<Map<String, Value>>(bytes).unwrap();
+        assert_eq!(piece(&parse(&encode_piece("a \"b\"\n"))), Some("a \"b\"\n"));
+        assert_eq!(piece(&parse(&encode_reply(&Value::from(1), Ok("x".into())))), None);
+        for other in [r#"{"method":"piece","params":[1]}"#, r#"{"method":"piece"}"#, r#"{"method":"x","params":["y"]}"#]
+        {
+            assert_eq!(piece(&parse(other.as_bytes())), None, "{other}");
+        }
     }
 
     #[test]

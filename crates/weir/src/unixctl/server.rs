@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::command::{Commands, Outcome, Pieces, Reply};
+use super::command::{Commands, Outcome, Pieces, Reply, Stream, StreamItem};
 use super::jsonrpc::{self, MAX_REQUEST, ReplyEncoder, Request};
 use crate::connections::{Connections, Slot};
 use crate::turn;
@@ -30,6 +30,9 @@ pub static REPLIED: AtomicU64 = AtomicU64::new(0);
 
 /// How long a client may read nothing of a reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a client may read nothing of a stream, as one whose own reader has paused.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Bytes of text after which a piece of a long reply is sent.
 const PIECE: usize = 64 << 10;
@@ -111,6 +114,14 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
                     reply(&mut stream, slot, &request.id, answer.await.unwrap_or_else(ended)).await?;
                 }
                 Reply::Pieces(pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces, 0).await?,
+                Reply::Stream(items) => {
+                    // A request behind it says that it is enough, as one that comes later does.
+                    let listens = framer.pending() == 0;
+                    match reply_by_stream(&mut stream, slot, &request.id, (items, listens)).await? {
+                        Some(more) => framer.push(&more),
+                        None => return Ok(()),
+                    }
+                }
                 Reply::Listing(bytes, pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces, bytes).await?,
             }
             slot.idle();
@@ -162,6 +173,41 @@ async fn reply_in_pieces(
     write(stream, slot, &bytes, bytes.len()).await
 }
 
+/// Sends notifications as they come, and at last the reply. A client that sends anything meanwhile, or closes its end, has enough. Returns what
+/// it has sent; `None` where it has closed its end, so that no further request comes.
+async fn reply_by_stream(
+    socket: &mut UnixStream,
+    slot: &Slot,
+    id: &Value,
+    (mut stream, mut listens): (Stream, bool),
+) -> Result<Option<Vec<u8>>, Error> {
+    let (mut chunk, mut sent, mut is_closed) = ([0; 4096], Vec::new(), false);
+    stream.stop.store(!listens, Ordering::Relaxed);
+    loop {
+        let item = tokio::select! {
+            item = stream.items.recv() => item,
+            read = socket.read(&mut chunk), if listens => {
+                sent.extend_from_slice(&chunk[..read?]);
+                (listens, is_closed) = (false, sent.is_empty());
+                stream.stop.store(true, Ordering::Relaxed);
+                continue;
+            }
+        };
+        match item {
+            Some(StreamItem::Piece(piece)) => {
+                let bytes = jsonrpc::encode_piece(&piece);
+                write_within(STREAM_TIMEOUT, socket, slot, &bytes, bytes.len()).await?;
+                // Between two pieces, it is not the client that others wait for.
+                slot.keep(0);
+                slot.working();
+            }
+            Some(StreamItem::End(outcome)) => reply(socket, slot, id, outcome).await?,
+            None if is_closed => return Ok(None),
+            None => return Ok(Some(sent)),
+        }
+    }
+}
+
 /// Makes a piece of a long reply. Returns whether more may follow.
 fn make_piece(pieces: &mut Pieces, text: &mut String) -> bool {
     let began = Instant::now();
@@ -175,11 +221,21 @@ fn make_piece(pieces: &mut Pieces, text: &mut String) -> bool {
 
 /// Writes a reply, as long as the client reads some of it. So many bytes are `kept` meanwhile.
 async fn write(stream: &mut UnixStream, slot: &Slot, reply: &[u8], kept: usize) -> Result<(), Error> {
+    write_within(WRITE_TIMEOUT, stream, slot, reply, kept).await
+}
+
+async fn write_within(
+    timeout: Duration,
+    stream: &mut UnixStream,
+    slot: &Slot,
+    reply: &[u8],
+    kept: usize,
+) -> Result<(), Error> {
     let mut rest = reply;
     while !rest.is_empty() {
         slot.answered();
         slot.keep(kept);
-        let written = tokio::time::timeout(WRITE_TIMEOUT, stream.write(rest)).await.map_err(|_| Error::Stalled)??;
+        let written = tokio::time::timeout(timeout, stream.write(rest)).await.map_err(|_| Error::Stalled)??;
         rest = &rest[written..];
     }
     Ok(())
@@ -279,6 +335,13 @@ mod tests {
             },
         },
         Command {
+            name: "ticks",
+            usage: "N",
+            args: (1, 1),
+            help: "Tells numbers up to N, as long as somebody listens.",
+            run: |(), args| Reply::Stream(ticks(args[0].parse().unwrap())),
+        },
+        Command {
             name: "dies",
             usage: "",
             args: (0, 0),
@@ -286,6 +349,28 @@ mod tests {
             run: |(), _| Reply::Later(tokio::sync::oneshot::channel().1),
         },
     ]];
+
+    /// A stream of numbers from a thread, which also says how many there were.
+    fn ticks(count: u64) -> Stream {
+        let (pieces, items) = tokio::sync::mpsc::channel(2);
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = stop.clone();
+        std::thread::spawn(move || {
+            let mut told = 0;
+            while told < count && !stopped.load(Ordering::Relaxed) {
+                if pieces.blocking_send(StreamItem::Piece(told.to_string())).is_err() {
+                    STREAMS_GIVEN_UP.fetch_add(1, Ordering::SeqCst);
+                    return;
+                }
+                told += 1;
+            }
+            let _ = pieces.blocking_send(StreamItem::End(Ok(told.to_string())));
+        });
+        Stream { items, stop }
+    }
+
+    /// How many streams have found out that nobody listens.
+    static STREAMS_GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
     /// Runs `test` against a server on a thread of its own.
     fn with_server(test: impl FnOnce(&Path)) {
@@ -322,6 +407,58 @@ mod tests {
             assert!(client.call("nonsense", &[]).unwrap_err().to_string().contains("not a valid command"));
             assert!(client.call("dies", &[]).unwrap_err().to_string().contains("has ended"));
             assert_eq!(client.call("large", &[]).unwrap().len(), (8 << 20) + 1);
+        });
+    }
+
+    #[test]
+    fn a_stream_comes_in_pieces_until_the_client_has_enough() {
+        with_server(|path| {
+            let mut client = Client::connect(path).unwrap();
+            let mut told = Vec::new();
+            let end = client.stream("ticks", &["100".into()], |piece| {
+                told.push(piece.parse::<u64>().unwrap());
+                true
+            });
+            assert_eq!((end.unwrap().as_deref(), told), (Some("100\n"), (0..100).collect()));
+            assert_eq!(client.call("echo", &["hi".into()]).unwrap(), "hi\n", "the connection goes on");
+            assert_eq!(client.call("ticks", &["7".into()]).unwrap(), "7\n", "who wants a reply gets it");
+
+            // One that closes its sending end gets what there is by then, and the end.
+            let (handle, mut told) = (client.handle().unwrap(), 0);
+            let end = client.stream("ticks", &[u64::MAX.to_string()], |_| {
+                told += 1;
+                if told == 10 {
+                    handle.shutdown(std::net::Shutdown::Write).unwrap();
+                }
+                true
+            });
+            assert_eq!(end.unwrap(), Some(format!("{told}\n")));
+            // One that asks for something else has enough, too.
+            let mut impatient = UnixStdStream::connect(path).unwrap();
+            impatient.write_all(&Request::new("ticks", &[u64::MAX.to_string()]).encode()).unwrap();
+            impatient.write_all(&Request::new("echo", &["now".into()]).encode()).unwrap();
+            let (mut text, mut chunk) = (String::new(), [0; 4096]);
+            while !text.contains("\"now\\n\"") {
+                let n = impatient.read(&mut chunk).unwrap();
+                assert!(n > 0, "{text}");
+                text.push_str(std::str::from_utf8(&chunk[..n]).unwrap());
+            }
+        });
+    }
+
+    #[test]
+    fn a_client_that_goes_ends_its_stream() {
+        with_server(|path| {
+            let mut deaf = UnixStdStream::connect(path).unwrap();
+            deaf.write_all(&Request::new("ticks", &[u64::MAX.to_string()]).encode()).unwrap();
+            deaf.read_exact(&mut [0; 10]).unwrap();
+            // Others are served while it reads nothing.
+            assert_eq!(Client::connect(path).unwrap().call("echo", &["hi".into()]).unwrap(), "hi\n");
+            let before = STREAMS_GIVEN_UP.load(Ordering::SeqCst);
+            drop(deaf);
+            while STREAMS_GIVEN_UP.load(Ordering::SeqCst) == before {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         });
     }
 

@@ -21,6 +21,7 @@
 //! - `routes`: `ovs/route/...`
 //! - `slow_path`: `upcall/...`, `revalidator/...`, `memory/show`
 //! - `stats`: `weir/stats`
+//! - `tap`: `weir/tap`
 //! - `time`: `time/stop`, `time/warp`
 //! - `trace`: `ofproto/trace...`
 //! - `vlog`: `vlog/...`
@@ -81,6 +82,7 @@ mod reports;
 mod routes;
 mod slow_path;
 mod stats;
+mod tap;
 mod time;
 mod trace;
 mod vlog;
@@ -170,6 +172,10 @@ static COMMANDS: &[Command<Context>] = commands! {
     "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
     "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
     "weir/drops" "" (0, 0) pieces!(drops::report), "Which packets were dropped where, and why, as JSON.";
+
+    "weir/tap" "[--drops] [--rx|--tx|--both] [--count=N] [--snaplen=N] [--rate=N] [--format=text|json|pcapng] [--port=PORT]... \
+                [--filter=FILTER] [--check] [PORT]... [FILTER]" (0, usize::MAX) tap::start,
+        "Shows packets as they pass, with what becomes of each, by notifications until the client sends or closes; for \"weir tap\".";
 
     "weir/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::report),
         "What ofproto/trace says, as JSON.";
