@@ -225,6 +225,27 @@ def kernel_routes():
     seed("kernel_routes", "dump", start + connected + bytes([255, 128, 0]))
 
 
+def exports():
+    """Sampled packets of every protocol, of tunnels of every kind, and seconds between them."""
+    frames = list(FRAMES.values())
+    for n, settings in enumerate(((1, 16, 2, 3), (3, 128, 200, 0x0d), (0, 1, 0, 0xff))):
+        packets = b""
+        for number, frame in enumerate(frames[n::3]):
+            frame = frame[:255]
+            packets += bytes([number % 2, number, number % 8, number * 7 % 256, number % 4, number * 5 % 64, len(frame)]) + frame
+        seed("export", f"packets{n}", bytes(settings) + packets[:4000])
+
+
+def arguments():
+    for name, text in (
+            ("filter", "-m zone=1 mark=0x1/0xff labels=0x1/0x3 ct_nw_src=10.0.0.1,ct_nw_proto=6,ct_tp_src=1"),
+            ("limits", "default=10 zone=3,limit=5 zone=3,4"), ("port", "p1,type=dummy,port_no=3 10.0.0.0/8 fe80::/10 02:00:00:00:00:01"),
+            ("trace", "--ct-next trk,est --l7-len 9 br0 in_port=1 020000000001"), ("daemon", "unix:/db.sock --pidfile --detach -vconsole:off"),
+            ("geneve", "geneve remote_ip=10.0.0.1 key=flow csum=true dst_port=6081"), ("erspan", "erspan remote_ip=flow erspan_ver=2 erspan_dir=0"),
+            ("srv6", "srv6 remote_ip=fd00::1 srv6_segs=fd00::1,fd00::2 srv6_flowlabel=copy"), ("collector", "[fe80::1%2]:6343 10.0.0.1:2055")):
+        seed("arguments", name, text.encode())
+
+
 if __name__ == "__main__":
     capture_files()
     ingress()
@@ -236,3 +257,5 @@ if __name__ == "__main__":
     tunnels()
     neighbours()
     kernel_routes()
+    exports()
+    arguments()

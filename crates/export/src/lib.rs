@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`settings`] | What a bridge exports, and to whom |
 //! | [`exporter`] | All of it together: takes samples, and does what the time asks for |
+//! | [`fuzz`] | Entry for fuzzing |
 //! | [`queue`] | Where samples wait for the exporter, bounded |
 //! | [`sflow`] | The agent of a bridge, and its datagrams |
 //! | [`netflow`] | The flows of a bridge, and NetFlow's packets |
@@ -19,6 +20,7 @@
 pub mod bytes;
 pub mod collectors;
 pub mod exporter;
+pub mod fuzz;
 pub mod ipfix;
 pub mod netflow;
 pub mod queue;

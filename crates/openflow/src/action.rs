@@ -236,7 +236,7 @@ impl Action {
             Action::SetField { field, value, mask } => Some((field, value, mask)),
             Action::RegLoad { dst, value } => {
                 let dst = dst.in_key()?;
-                Some((dst.field, (u128::from(value) & dst.max()) << dst.ofs, dst.mask()))
+                Some((dst.field, dst.place(value.into()), dst.mask()))
             }
             Action::SetEthSrc(mac) => whole(Field::DlSrc, mac.to_value()),
             Action::SetEthDst(mac) => whole(Field::DlDst, mac.to_value()),

@@ -121,9 +121,13 @@ impl AnyField {
         }
     }
 
-    /// Its width.
+    /// Its width, which parts of it are counted in: nw_tos is the whole byte of which the field has the upper six bits, arp_op has 16
+    /// bits, of which the field has the lower eight, and vlan_vid is without the bit that tells whether there is a tag.
     pub fn bits(self) -> u16 {
         match self {
+            AnyField::Key(Field::NwTos) => 8,
+            AnyField::Key(Field::ArpOp) => 16,
+            AnyField::Key(Field::VlanVid) => 12,
             AnyField::Key(field) => field.info().bits.into(),
             AnyField::Tun(field) => field.bits(),
         }
@@ -219,9 +223,24 @@ pub struct KeyPart {
 }
 
 impl KeyPart {
-    /// The bits, in their place in the field.
+    /// The bits, in their place in the field. Those that the field does not have are left out ([`AnyField::bits`]).
     pub fn mask(&self) -> u128 {
-        self.max() << self.ofs
+        self.place(u128::MAX)
+    }
+
+    /// The low bits of `value`, in their place in the field.
+    pub fn place(&self, value: u128) -> u128 {
+        (value & self.max()) << self.ofs >> self.absent_low_bits() & self.field.info().max()
+    }
+
+    /// The bits of a value of the field, right-aligned.
+    pub fn take(&self, value: u128) -> u128 {
+        value << self.absent_low_bits() >> self.ofs & self.max()
+    }
+
+    /// By how many bits the field begins later than its parts are counted from.
+    fn absent_low_bits(&self) -> u32 {
+        if self.field == Field::NwTos { 2 } else { 0 }
     }
 
     /// The largest value, right-aligned: all bits one.
@@ -231,13 +250,13 @@ impl KeyPart {
 
     /// The value in `key`, right-aligned.
     pub fn get(&self, key: &Key) -> u128 {
-        key.get(self.field) >> self.ofs & self.max()
+        self.take(key.get(self.field))
     }
 
     /// Writes the bits, from the low bits of `value`.
     pub fn set(&self, key: &mut Key, value: u128) {
         let old = key.get(self.field) & !self.mask();
-        key.set(self.field, old | (value & self.max()) << self.ofs);
+        key.set(self.field, old | self.place(value));
     }
 
     /// Has `mask` match the bits, in addition to what it matches.
@@ -249,6 +268,23 @@ impl KeyPart {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A copy of NXM_OF_IP_TOS was one of its upper six bits, in the place of the lower six.
+    #[test]
+    fn parts_of_nw_tos_and_arp_op_are_counted_as_on_the_wire() {
+        let mut key = Key::default();
+        key.set(Field::NwTos, 46);
+        let tos = |ofs, n_bits| Subfield::new(Field::NwTos, ofs, n_bits).unwrap().in_key().unwrap();
+        assert_eq!((tos(0, 8).get(&key), tos(2, 6).get(&key), tos(0, 2).get(&key)), (184, 46, 0));
+        tos(0, 8).set(&mut key, 0x4b);
+        assert_eq!(key.get(Field::NwTos), 0x12);
+        tos(0, 2).set(&mut key, 3);
+        assert_eq!((key.get(Field::NwTos), tos(0, 2).mask(), tos(1, 4).mask()), (0x12, 0, 0b111));
+        let operation = |ofs, n_bits| Subfield::new(Field::ArpOp, ofs, n_bits).unwrap().in_key().unwrap();
+        operation(0, 16).set(&mut key, 0x102);
+        assert_eq!((operation(0, 16).get(&key), operation(8, 8).get(&key), operation(8, 8).mask()), (2, 0, 0));
+        assert!(Subfield::whole(Field::NwTos).is_whole() && Subfield::whole(Field::NwTos).n_bits == 8);
+    }
 
     #[test]
     fn a_subfield_must_lie_in_its_field() {

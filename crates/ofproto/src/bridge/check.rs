@@ -301,7 +301,7 @@ fn check_learn(learn: &Learn, matching: &Match) -> Result<(), OfError> {
             (LearnSrc::Immediate(value), LearnDst::Match(dst)) => {
                 let Some(dst) = dst.in_key() else { continue };
                 let (old, mask) = learnt.get(dst.field);
-                learnt.set_masked(dst.field, old | (value & dst.max()) << dst.ofs, mask | dst.mask());
+                learnt.set_masked(dst.field, old | dst.place(*value), mask | dst.mask());
             }
             _ => {}
         }

@@ -62,13 +62,15 @@ pub(super) fn abilities(version: Version, table: TableId, miss: TableMiss) -> Ta
     out
 }
 
-/// The number of a field in OpenFlow 1.3: OXM's, or NXM's where there is no other.
-fn number(info: &FieldInfo) -> Option<Oxm> {
-    info.oxm.or(info.nxm)
+/// The number of a field from OpenFlow 1.3 on: OXM's, or NXM's where there is no other.
+fn number(info: &FieldInfo, version: Version) -> Option<Oxm> {
+    let number = info.oxm.or(info.nxm);
+    if version >= Version::V1_5 { number.map(Oxm::since_1_5) } else { number }
 }
 
 /// All tables, which are alike but for the tables that come after.
-pub(super) fn tables(bridge: &Bridge) -> Vec<TableFeatures> {
+pub(super) fn tables(bridge: &Bridge, version: Version) -> Vec<TableFeatures> {
+    let number = |info: &FieldInfo| number(info, version);
     let tun = || (0..tun_metadata::FIELDS).filter_map(TunField::new).map(TunField::oxm);
     let settable: Vec<Oxm> = FIELDS.iter().filter(|f| f.writable).filter_map(number).chain(tun()).collect();
     let matches = FIELDS.iter().filter_map(|f| Some((number(f)?, f.maskable == Maskable::Bitwise)));

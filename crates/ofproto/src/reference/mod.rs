@@ -6,6 +6,7 @@
 //! | `choices` | Actions and groups that choose by a hash of headers, at random |
 //! | `choose` | Choices by a hash: select groups, bundle, multipath |
 //! | `ct` | Connection tracking |
+//! | `conjunctions` | Conjunctive matches, and their properties |
 //! | `connections` | Properties of rules with connection tracking |
 //! | `encap` | Headers that change a packet's type, on its bytes |
 //! | `frame` | Header changes on the bytes of a frame |
@@ -14,12 +15,14 @@
 //! | `learning` | Properties of rules that learn others |
 //! | `normal` | NORMAL and mirrors, by lists of tags |
 //! | [`fuzz`] | Entry for fuzzing: a program that both switches run |
+//! | `others` | Properties of actions that cut a copy, name queues and note |
 //! | `packet_types` | Properties of packets that begin with another header than that of Ethernet |
 //! | `properties` | Properties of the switch, by the reference |
 //! | `tests` | Both switches side by side, and random tables, packets and changes |
 
 mod choices;
 mod choose;
+mod conjunctions;
 #[cfg(test)]
 mod connections;
 mod ct;
@@ -32,6 +35,8 @@ mod learn;
 #[cfg(test)]
 mod learning;
 mod normal;
+#[cfg(test)]
+mod others;
 #[cfg(test)]
 mod packet_types;
 #[cfg(test)]
@@ -396,8 +401,8 @@ impl Reference {
         if with_ct && !in_flight.tracked.show_original(&mut full) {
             return;
         }
-        let found = self.rules.iter_mut().filter(|rule| rule.table == table && rule.matching.matches(&full));
-        let Some(rule) = found.max_by_key(|rule| rule.priority) else { return };
+        let Some(found) = self.find(table, full) else { return };
+        let rule = &mut self.rules[found];
         rule.packets += 1;
         rule.bytes += in_flight.len;
         rule.used = self.connections.now;
@@ -437,6 +442,18 @@ impl Reference {
                 let port = OfPort::from_u16(in_flight.read(src) as u16);
                 self.output(in_flight, port, &mut pass.sent);
             }
+            Action::OutputTrunc { port, max_len } if !port.is_reserved() && *port != in_flight.in_port => {
+                // Mirrors are not asked: what they get of it is not said.
+                let bytes = &in_flight.frame.bytes;
+                let cut = bytes[..bytes.len().min(*max_len as usize)].to_vec();
+                if self.ports.contains_key(port) && !in_flight.frame.is_bare && !in_flight.gone {
+                    pass.sent.push((*port, cut));
+                }
+            }
+            Action::Enqueue { port, .. } if *port != OfPort::IN_PORT => self.output(in_flight, *port, &mut pass.sent),
+            // What is for the port that the packet came by, and what nobody can see who gets packets.
+            Action::OutputTrunc { .. } | Action::Enqueue { .. } | Action::SetQueue(_) | Action::PopQueue => {}
+            Action::Note(_) | Action::Sample(_) | Action::Controller(_) | Action::DebugSlow => {}
             Action::Bundle(bundle) => self.bundle(in_flight, bundle, pass),
             Action::Multipath(multipath) => self.multipath(in_flight, multipath),
             Action::PushMpls(ethertype) => in_flight.frame.push_label(*ethertype),

@@ -540,7 +540,7 @@ impl Pair {
         self.put(spec.table, priority, &spec.matching, &spec.instructions);
     }
 
-    fn put(&mut self, table: u8, priority: u16, matching: &Match, instructions: &Instructions) {
+    pub fn put(&mut self, table: u8, priority: u16, matching: &Match, instructions: &Instructions) {
         let mut change = FlowMod::new(FlowModCommand::Add, matching.clone(), instructions.clone());
         (change.table, change.priority) = (Some(TableId(table)), priority);
         if self.bed.bridge.flow_mod(&change).is_err() {

@@ -276,16 +276,21 @@ fn small() -> Bed {
 /// A snapshot of format 1, without its header and end, as the fuzz target takes it.
 const FORMAT_1: &[u8] = include_bytes!("../../../../fuzz/seeds/snapshot/bridge");
 
+/// With other numbers for the same fields of `learn`.
+const FORMAT_1_BEFORE: &[u8] = include_bytes!("../../../../fuzz/seeds/snapshot/bridge_before");
+
 /// What was written once can be read for ever.
 #[test]
 fn a_snapshot_of_an_earlier_day_is_taken() {
-    let bed = bed();
-    bed.clock.advance(Duration::from_secs(100));
-    let restored = bed.switch.restore(&wire::seal(FORMAT_1)).unwrap();
-    assert_eq!((restored.flows, restored.groups, restored.meters, restored.macs), (12, 2, 1, 1));
-    let written = wire::sorted(&snapshot(&bed));
-    assert!(written.len() > 15 && written == wire::sorted(&wire::seal(FORMAT_1)), "and is what is written");
-    fuzz(FORMAT_1);
+    for earlier in [FORMAT_1, FORMAT_1_BEFORE] {
+        let bed = bed();
+        bed.clock.advance(Duration::from_secs(100));
+        let restored = bed.switch.restore(&wire::seal(earlier)).unwrap();
+        assert_eq!((restored.flows, restored.groups, restored.meters, restored.macs), (12, 2, 1, 1));
+        let written = wire::sorted(&snapshot(&bed));
+        assert!(written.len() > 15 && written == wire::sorted(&wire::seal(FORMAT_1)), "and is what is written");
+        fuzz(earlier);
+    }
 }
 
 #[test]

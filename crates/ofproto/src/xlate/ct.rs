@@ -185,7 +185,7 @@ impl Ctx<'_, '_> {
 impl Exec {
     fn write_part(&mut self, flow: &mut Key, part: &Subfield, value: &Bits) {
         if let Some(part) = part.in_key() {
-            self.write(flow, part.field, (value.low() & part.max()) << part.ofs, part.mask());
+            self.write(flow, part.field, part.place(value.low()), part.mask());
         }
     }
 

@@ -72,15 +72,15 @@ impl Ctx<'_, '_> {
                 LearnSrc::Immediate(value) => Bits::from(*value),
             };
             match &spec.dst {
-                LearnDst::Match(dst) => match dst.field {
-                    AnyField::Key(field) => {
-                        let (old, mask) = matching.get(field);
-                        let bits = dst.max() << dst.ofs;
-                        matching.set_masked(field, old | (value.low() & dst.max()) << dst.ofs, mask | bits);
-                    }
-                    AnyField::Tun(field) => {
+                LearnDst::Match(dst) => match (dst.field, dst.in_key()) {
+                    (AnyField::Tun(field), _) => {
                         matching.add_tun(TunValue::part(field.index, dst.ofs, dst.n_bits, &value));
                     }
+                    (AnyField::Key(field), Some(part)) => {
+                        let (old, mask) = matching.get(field);
+                        matching.set_masked(field, old | part.place(value.low()), mask | part.mask());
+                    }
+                    (AnyField::Key(_), None) => {}
                 },
                 LearnDst::Load(dst) => actions.extend(loads(*dst, &value)),
                 LearnDst::Output => actions.push(Action::output(OfPort::from_u16(value.low() as u16))),

@@ -4,7 +4,7 @@
 //! Without a sink nothing is formatted.
 
 use openflow::action::Nat;
-use openflow::{Action, AnyField, Bits, Cookie, Subfield, TableId};
+use openflow::{Action, Bits, Cookie, Subfield, TableId};
 use packet::flow::text::{NoNames, number};
 use packet::{Key, put};
 use tunnel::fields::FieldTable;
@@ -108,9 +108,9 @@ pub(super) fn subfield_is_now(part: &Subfield, value: &Bits) -> String {
     let mut out = String::new();
     openflow::text::subfield::format(&mut out, part);
     out.push_str(" is now ");
-    match (part.field, value) {
-        (AnyField::Key(field), value) if part.is_whole() => {
-            packet::flow::text::format(&mut out, field, value.low(), u128::MAX, &NoNames);
+    match (part.in_key(), value) {
+        (Some(all), value) if part.is_whole() => {
+            packet::flow::text::format(&mut out, all.field, all.place(value.low()), u128::MAX, &NoNames);
         }
         (_, Bits::Few(value)) => put!(out, "{value:#x}"),
         (_, Bits::Many(bytes)) => number::hex_bytes(&mut out, &**bytes),

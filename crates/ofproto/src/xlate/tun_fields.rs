@@ -37,7 +37,7 @@ impl Ctx<'_, '_> {
         match part.field {
             AnyField::Key(field) => {
                 let Some(part) = part.in_key() else { return };
-                self.write(field, (value.low() & part.max()) << part.ofs, part.mask());
+                self.write(field, part.place(value.low()), part.mask());
             }
             AnyField::Tun(field) => self.set_tun(&TunValue::part(field.index, part.ofs, part.n_bits, value)),
         }

@@ -36,9 +36,13 @@ pub(crate) struct Header {
 const NXM_NX_COOKIE: Oxm = Oxm { class: 1, field: 30, experimenter: 0 };
 
 static BY_NUMBER: LazyLock<Vec<(u64, Field)>> = LazyLock::new(|| {
-    let numbers = |f: &'static FieldInfo| [f.nxm, f.oxm].into_iter().flatten().map(|o| (sort_key(o), f.field));
+    let numbers = |f: &'static FieldInfo| {
+        let all = [f.nxm, f.oxm, f.oxm.map(Oxm::since_1_5)];
+        all.into_iter().flatten().map(|o| (sort_key(o), f.field))
+    };
     let mut all: Vec<_> = FIELDS.iter().flat_map(numbers).collect();
     all.sort_unstable();
+    all.dedup();
     all
 });
 
@@ -78,7 +82,8 @@ pub(crate) fn put_header(out: &mut Vec<u8>, oxm: Oxm, masked: bool, wire: u8) {
 /// is only one. Fields that have none stand for another that has: see [`wire_field`].
 pub(crate) fn number(field: Field, version: Version) -> Option<Oxm> {
     let info = field.info();
-    if version >= Version::V1_2 { info.oxm.or(info.nxm) } else { info.nxm.or(info.oxm) }
+    let number = if version >= Version::V1_2 { info.oxm.or(info.nxm) } else { info.nxm.or(info.oxm) };
+    if version >= Version::V1_5 { number.map(Oxm::since_1_5) } else { number }
 }
 
 /// The field as which `field` goes over the wire: dl_vlan and dl_vlan_pcp are names for parts of vlan_tci.
@@ -130,20 +135,25 @@ pub(crate) fn pull_payload(
     let all = u128::MAX >> (128 - 8 * wire);
     let value = r.uint(wire)?;
     let mask = if header.masked { r.uint(wire)? } else { all };
-    let (bad_mask, bad_wildcards, bad_value) = match place {
-        FieldUse::Match => (OFPBMC_BAD_MASK, OFPBMC_BAD_WILDCARDS, OFPBMC_BAD_VALUE),
-        FieldUse::Action => (OFPBAC_BAD_SET_MASK, OFPBAC_BAD_SET_ARGUMENT, OFPBAC_BAD_SET_ARGUMENT),
+    let (bad_wildcards, bad_value) = match place {
+        FieldUse::Match => (OFPBMC_BAD_WILDCARDS, OFPBMC_BAD_VALUE),
+        FieldUse::Action => (OFPBAC_BAD_SET_ARGUMENT, OFPBAC_BAD_SET_ARGUMENT),
     };
     if value & !mask != 0 {
         return Err(bad_wildcards);
     }
-    let (field, value, mut bits) = from_wire(field, value, mask).ok_or(bad_value)?;
+    let (field, value, mut bits) = match (field, place) {
+        // Actions tell NXM's port, which they may write, from OXM's.
+        (Field::InPort, FieldUse::Action) => (field, value, mask),
+        _ => from_wire(field, value, mask).ok_or(bad_value)?,
+    };
     if header.masked && place == FieldUse::Match && HAS_VALUE_AS_MASK.contains(&field) {
         bits &= value;
     }
     let max = field.info().max();
-    if info.maskable == Maskable::No && bits != 0 && bits != max {
-        return Err(bad_mask);
+    // As in OVS, an action may write some bits of a field of which matches need all.
+    if place == FieldUse::Match && info.maskable == Maskable::No && bits != 0 && bits != max {
+        return Err(OFPBMC_BAD_MASK);
     }
     Ok(DecodedField { field, value, mask: bits, masked: header.masked })
 }

@@ -137,12 +137,12 @@ pub(super) fn pull_packet_in2(r: &mut Reader, version: Version) -> Result<Packet
             pint::PACKET => p.data = v.rest().to_vec(),
             pint::FULL_LEN => full_len = v.u32()?,
             pint::BUFFER_ID => p.buffer_id = pull_buffer(&mut v)?,
-            pint::TABLE_ID => p.table = TableId(v.u8()?),
+            pint::TABLE_ID => p.table = TableId(prop::byte(&mut v)?),
             pint::COOKIE => {
                 v.skip(4)?;
                 p.cookie = known_cookie(v.u64()?);
             }
-            pint::REASON => p.reason = known_reason(version, v.u8()?),
+            pint::REASON => p.reason = known_reason(version, prop::byte(&mut v)?),
             pint::METADATA => p.metadata = oxm::pull_entries(v.sub(v.len())?, true, None)?,
             pint::USERDATA => p.userdata = v.rest().to_vec(),
             pint::CONTINUATION => p.continuation = v.rest().to_vec(),

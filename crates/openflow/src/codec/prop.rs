@@ -15,6 +15,21 @@ pub(crate) fn pull<'a>(r: &mut Reader<'a>) -> Result<(u16, Reader<'a>), OfError>
     Ok((kind, value))
 }
 
+/// A number of 16 bits, which is all that matters of a property's value: OpenFlow has two bytes of padding within its length, and OVS
+/// takes any length that has room.
+pub(crate) fn short(value: &mut Reader) -> Result<u16, OfError> {
+    let number = value.u16()?;
+    value.rest();
+    Ok(number)
+}
+
+/// A number of 8 bits, likewise.
+pub(crate) fn byte(value: &mut Reader) -> Result<u8, OfError> {
+    let number = value.u8()?;
+    value.rest();
+    Ok(number)
+}
+
 /// Writes a property.
 pub(crate) fn put(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let start = out.here();

@@ -164,7 +164,7 @@ impl Parser {
         let value = value.low();
         self.fields.push((part.field, item.key.into()));
         let (old, mask) = self.matching.get(part.field);
-        let value = old & !part.mask() | value << part.ofs;
+        let value = old & !part.mask() | part.place(value);
         self.matching.set_masked(part.field, value, mask | part.mask());
         Ok(())
     }

@@ -150,6 +150,14 @@ mod class {
     }
 }
 
+impl Oxm {
+    /// The number in OpenFlow 1.5, which made ONF's extensions fields of its own.
+    pub const fn since_1_5(self) -> Oxm {
+        let onf = class::Onf(self.field);
+        if self.experimenter == onf.experimenter { class::Oxm(self.field) } else { self }
+    }
+}
+
 /// A row of the table.
 #[derive(Debug)]
 pub struct FieldInfo {
@@ -209,7 +217,8 @@ impl Field {
 
     /// The field with this NXM or OXM number.
     pub fn from_oxm(oxm: Oxm) -> Option<Field> {
-        FIELDS.iter().find(|f| f.nxm == Some(oxm) || f.oxm == Some(oxm)).map(|f| f.field)
+        let is = |number: Oxm| number == oxm || number.since_1_5() == oxm;
+        FIELDS.iter().find(|f| f.nxm.is_some_and(is) || f.oxm.is_some_and(is)).map(|f| f.field)
     }
 }
 

@@ -63,7 +63,7 @@ use crate::vlog::Logger;
 mod account;
 mod aging;
 mod apply;
-mod commands;
+pub mod commands;
 mod compiler;
 mod configurator;
 mod engine;

@@ -39,7 +39,7 @@ pub(super) fn pull_ct(r: &mut Reader, ctx: Context) -> Result<Action, OfError> {
         CtZone::Immediate(zone)
     } else {
         let (ofs, n_bits) = subfield::unpack(zone);
-        let src = subfield::from_wire(subfield::pull_field(&mut zone_src)?, ofs, n_bits)?;
+        let src = subfield::part(subfield::pull_field(&mut zone_src)?, ofs, n_bits)?;
         if src.n_bits != 16 {
             return Err(OFPBAC_BAD_SET_LEN);
         }
@@ -161,7 +161,7 @@ pub(super) fn pull_learn(r: &mut Reader, second: bool) -> Result<Action, OfError
         let ofs = r.u16()?;
         r.zeros(2, OFPBAC_BAD_ARGUMENT)?;
         if flags & learn_bits::WRITE_RESULT != 0 {
-            let dst = subfield::plain(subfield::pull_field(r)?, ofs, 1)?;
+            let dst = subfield::part(subfield::pull_field(r)?, ofs, 1)?;
             result_dst = Some(subfield::writable(dst)?);
         }
     }
@@ -205,7 +205,7 @@ fn pull_learn_spec(r: &mut Reader, header: u16) -> Result<LearnSpec, OfError> {
     }
     let range = |r: &mut Reader| -> Result<Subfield, OfError> {
         let field = subfield::pull_field(r)?;
-        subfield::from_wire(field, r.u16()?, n_bits)
+        subfield::part(field, r.u16()?, n_bits)
     };
     let mut value = 0;
     let src = if immediate {
@@ -220,25 +220,16 @@ fn pull_learn_spec(r: &mut Reader, header: u16) -> Result<LearnSpec, OfError> {
         2 if !immediate => LearnDst::Output,
         _ => return Err(OFPBAC_BAD_ARGUMENT),
     };
-    // What the wire counts wider than the field has been cut; both sides get the same width.
     let (LearnDst::Match(sf) | LearnDst::Load(sf)) = &dst else {
         let src = src.ok_or(OFPBAC_BAD_ARGUMENT)?;
-        return Ok(LearnSpec { n_bits: src.n_bits, src: LearnSrc::Field(src), dst });
+        return Ok(LearnSpec { n_bits, src: LearnSrc::Field(src), dst });
     };
-    let Some(src) = src else {
-        let value = if sf.field == packet::Field::NwTos && n_bits == 8 { value >> 2 } else { value };
-        if value > sf.max() {
-            return Err(OFPBAC_BAD_ARGUMENT);
-        }
-        return Ok(LearnSpec { n_bits: sf.n_bits, src: LearnSrc::Immediate(value), dst });
+    let src = match src {
+        Some(src) => LearnSrc::Field(src),
+        None if value > sf.max() => return Err(OFPBAC_BAD_ARGUMENT),
+        None => LearnSrc::Immediate(value),
     };
-    let width = src.n_bits.min(sf.n_bits);
-    let cut = |sf: &Subfield| Subfield { n_bits: width, ..*sf };
-    let cut_dst = match &dst {
-        LearnDst::Load(sf) => LearnDst::Load(cut(sf)),
-        _ => LearnDst::Match(cut(sf)),
-    };
-    Ok(LearnSpec { n_bits: width, src: LearnSrc::Field(cut(&src)), dst: cut_dst })
+    Ok(LearnSpec { n_bits, src, dst })
 }
 
 /// Property classes and types of encap (`enum ofp_ed_prop_class`).

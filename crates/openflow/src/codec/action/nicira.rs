@@ -5,8 +5,8 @@
 
 use packet::Field;
 
-use super::super::oxm;
 use super::super::wire::Reader;
+use super::super::{oxm, prop};
 use super::standard::{self, limited};
 use super::{Context, Item, Within, check_output, nested, pull_port16, subfield};
 use crate::action::*;
@@ -137,8 +137,11 @@ fn pull_reg_move(r: &mut Reader) -> Result<Action, OfError> {
 fn pull_reg_load(r: &mut Reader) -> Result<Action, OfError> {
     let (ofs, n_bits) = subfield::unpack(r.u16()?);
     let field = subfield::pull_field(&mut r.sub(4)?)?;
-    let dst = subfield::writable(subfield::from_wire(field, ofs, n_bits)?)?;
-    let value = subfield::value_from_wire(&dst, n_bits, r.u64()?).ok_or(OFPBAC_BAD_ARGUMENT)?;
+    let dst = subfield::writable(subfield::part(field, ofs, n_bits)?)?;
+    let value = r.u64()?;
+    if u128::from(value) > dst.max() {
+        return Err(OFPBAC_BAD_ARGUMENT);
+    }
     Ok(Action::load(dst, value))
 }
 
@@ -152,13 +155,13 @@ fn pull_stack(r: &mut Reader) -> Result<Subfield, OfError> {
     let field = subfield::pull_field(r)?;
     let n_bits = r.u16()?;
     r.rest_zeros(NXBAC_MUST_BE_ZERO)?;
-    subfield::from_wire(field, ofs, n_bits)
+    subfield::part(field, ofs, n_bits)
 }
 
 fn pull_output_reg(r: &mut Reader) -> Result<Action, OfError> {
     let (ofs, n_bits) = subfield::unpack(r.u16()?);
     let field = subfield::pull_field(&mut r.sub(4)?)?;
-    let action = Action::OutputReg { src: subfield::from_wire(field, ofs, n_bits)?, max_len: r.u16()? };
+    let action = Action::OutputReg { src: subfield::part(field, ofs, n_bits)?, max_len: r.u16()? };
     r.zeros(6, OFPBAC_BAD_ARGUMENT)?;
     Ok(action)
 }
@@ -168,7 +171,7 @@ fn pull_output_reg2(r: &mut Reader) -> Result<Action, OfError> {
     let max_len = r.u16()?;
     let field = subfield::pull_field(r)?;
     r.rest_zeros(NXBAC_MUST_BE_ZERO)?;
-    Ok(Action::OutputReg { src: subfield::from_wire(field, ofs, n_bits)?, max_len })
+    Ok(Action::OutputReg { src: subfield::part(field, ofs, n_bits)?, max_len })
 }
 
 fn hash_fields(n: u16) -> Result<HashFields, OfError> {
@@ -188,7 +191,7 @@ fn pull_multipath(r: &mut Reader) -> Result<Action, OfError> {
     let (max_link, arg) = (r.u16()?, r.u32()?);
     r.skip(2)?;
     let (ofs, n_bits) = subfield::unpack(r.u16()?);
-    let dst = subfield::writable(subfield::from_wire(subfield::pull_field(r)?, ofs, n_bits)?)?;
+    let dst = subfield::writable(subfield::part(subfield::pull_field(r)?, ofs, n_bits)?)?;
     if dst.n_bits < 16 && u32::from(max_link) + 1 > 1 << dst.n_bits {
         return Err(OFPBAC_BAD_ARGUMENT);
     }
@@ -213,7 +216,7 @@ fn pull_bundle(r: &mut Reader, load: bool) -> Result<Action, OfError> {
     r.zeros(4, OFPBAC_BAD_ARGUMENT)?;
     let dst = if load {
         let (ofs, n_bits) = subfield::unpack(ofs_nbits);
-        let dst = subfield::from_wire(subfield::pull_field(&mut dst_header)?, ofs, n_bits)?;
+        let dst = subfield::part(subfield::pull_field(&mut dst_header)?, ofs, n_bits)?;
         // A port has to fit.
         if dst.n_bits < 16 {
             return Err(OFPBAC_BAD_ARGUMENT);
@@ -250,11 +253,11 @@ fn pull_controller2(r: &mut Reader) -> Result<Action, OfError> {
     r.zeros(6, NXBRC_MUST_BE_ZERO)?;
     let mut c = Controller::default();
     while !r.is_empty() {
-        let (kind, mut p) = super::super::prop::pull(r)?;
+        let (kind, mut p) = prop::pull(r)?;
         match kind {
-            0 => c.max_len = p.u16()?,
-            1 => c.id = p.u16()?,
-            2 => c.reason = reason(p.u8()?),
+            0 => c.max_len = prop::short(&mut p)?,
+            1 => c.id = prop::short(&mut p)?,
+            2 => c.reason = reason(prop::byte(&mut p)?),
             3 => c.userdata = p.rest().to_vec(),
             4 => c.pause = true,
             5 => c.meter = Some(p.u32()?),
@@ -330,7 +333,7 @@ fn pull_check_pkt_larger(r: &mut Reader) -> Result<Action, OfError> {
     let (pkt_len, ofs) = (r.u16()?, r.u16()?);
     let field = subfield::pull_field(r)?;
     r.rest_zeros(NXBAC_MUST_BE_ZERO)?;
-    let dst = subfield::writable(subfield::plain(field, ofs, 1)?)?;
+    let dst = subfield::writable(subfield::part(field, ofs, 1)?)?;
     Ok(Action::CheckPktLarger { pkt_len, dst })
 }
 

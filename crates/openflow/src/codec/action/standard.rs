@@ -143,14 +143,9 @@ fn pull_copy_field(r: &mut Reader) -> Result<Action, OfError> {
 
 /// The two headers of copy-field and NXAST_REG_MOVE.
 pub(super) fn pull_move(r: &mut Reader, n_bits: u16, src_ofs: u16, dst_ofs: u16) -> Result<Action, OfError> {
-    let src = subfield::from_wire(subfield::pull_field(r)?, src_ofs, n_bits)?;
-    let dst = subfield::from_wire(subfield::pull_field(r)?, dst_ofs, n_bits)?;
-    let mut dst = subfield::writable(dst)?;
-    let mut src = src;
-    // A range that the wire counts wider than the field is cut: the other one is cut to fit.
-    let n_bits = src.n_bits.min(dst.n_bits);
-    (src.n_bits, dst.n_bits) = (n_bits, n_bits);
-    Ok(Action::RegMove { src, dst })
+    let src = subfield::part(subfield::pull_field(r)?, src_ofs, n_bits)?;
+    let dst = subfield::part(subfield::pull_field(r)?, dst_ofs, n_bits)?;
+    Ok(Action::RegMove { src, dst: subfield::writable(dst)? })
 }
 
 pub(super) fn pull_enqueue(port: crate::OfPort, r: &mut Reader) -> Result<Action, OfError> {

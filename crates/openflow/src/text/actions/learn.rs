@@ -86,8 +86,8 @@ fn parse_source(text: &str, dst: &Subfield, ports: &dyn PortNames) -> Result<Lea
     if let Ok(src) = subfield::parse(text) {
         return Ok(LearnSrc::Field(equally_wide(src, dst)?));
     }
-    if let Some(field) = dst.field.key().filter(|_| dst.is_whole()) {
-        return Ok(LearnSrc::Immediate(text::parse_value(field, text, ports)?));
+    if let Some(all) = dst.in_key().filter(|_| dst.is_whole()) {
+        return Ok(LearnSrc::Immediate(all.take(text::parse_value(all.field, text, ports)?)));
     }
     let value = number::parse_int(text);
     let value = value.ok_or_else(|| Error::argument("learn", format!("{text:?} is neither a field nor a number")))?;
@@ -148,10 +148,10 @@ pub(super) fn format(out: &mut String, learn: &Learn, ports: &dyn PortNames) {
 
 fn format_spec(out: &mut String, spec: &LearnSpec, ports: &dyn PortNames) {
     match (&spec.src, &spec.dst) {
-        (LearnSrc::Immediate(value), LearnDst::Match(dst)) => match dst.field.key().filter(|_| dst.is_whole()) {
-            Some(field) => {
-                put!(out, "{}=", field.info().name);
-                text::format(out, field, *value, field.info().max(), ports);
+        (LearnSrc::Immediate(value), LearnDst::Match(dst)) => match dst.in_key().filter(|_| dst.is_whole()) {
+            Some(all) => {
+                put!(out, "{}=", all.field.info().name);
+                text::format(out, all.field, all.place(*value), all.mask(), ports);
             }
             None => {
                 subfield::format(out, dst);

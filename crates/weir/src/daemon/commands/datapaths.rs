@@ -197,7 +197,7 @@ fn add_port(separate: &SeparateDatapaths, datapath: &str, port: &NewPort) -> Res
 }
 
 /// `NAME[,type=TYPE][,port_no=NUMBER][,OPTION=VALUE]...`
-fn parse_port(text: &str) -> Result<NewPort, String> {
+pub(super) fn parse_port(text: &str) -> Result<NewPort, String> {
     let mut parts = text.split(',');
     let name = parts.next().filter(|name| !name.is_empty()).ok_or("a port needs a name (Invalid argument)")?;
     let mut port = NewPort { spec: PortSpec::new(name, ""), number: None };

@@ -62,6 +62,8 @@ macro_rules! pieces {
     };
 }
 
+#[cfg(any(test, fuzzing))]
+pub mod arguments;
 mod cidr;
 mod conntrack;
 pub mod coverage;

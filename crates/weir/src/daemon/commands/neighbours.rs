@@ -102,7 +102,7 @@ fn egress_port_range(context: &Context, args: &[String]) -> Outcome {
 }
 
 /// Six numbers of one or two hexadecimal digits with colons between them.
-fn parse_mac(text: &str) -> Option<Mac> {
+pub(super) fn parse_mac(text: &str) -> Option<Mac> {
     let mut mac = [0; 6];
     let mut parts = text.split(':');
     for octet in &mut mac {

@@ -108,7 +108,7 @@ fn line(text: &mut String, route: &Route) {
     text.push_str(if route.origin == Origin::Local { " local\n" } else { "\n" });
 }
 
-fn parse(text: &str) -> Result<Cidr<IpAddr>, String> {
+pub(super) fn parse(text: &str) -> Result<Cidr<IpAddr>, String> {
     let v4 = cidr::ipv4(text).map(|(address, len)| (address.into(), len));
     let parsed = v4.or_else(|_| cidr::ipv6(text).map(|(address, len)| (address.into(), len)));
     parsed.map_err(|_| "Invalid parameters".into())

@@ -64,14 +64,14 @@ fn take(engine: &Engine, step: Duration) {
 
 /// The steps of a warp, in milliseconds.
 #[derive(Debug)]
-struct Steps {
+pub(super) struct Steps {
     left: u64,
     step: u64,
 }
 
 impl Steps {
     /// From `[TOTAL] STEP`: without a total it is one step.
-    fn parse(args: &[String]) -> Option<Steps> {
+    pub(super) fn parse(args: &[String]) -> Option<Steps> {
         let numbers: Vec<u64> = args.iter().map(|arg| arg.parse().ok()).collect::<Option<_>>()?;
         match numbers[..] {
             [step] if step > 0 => Some(Steps { left: step, step }),

@@ -72,7 +72,7 @@ fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result
 
 /// The arguments without options, and the packet taken off their end.
 #[derive(Debug, Default)]
-struct TraceArguments<'a> {
+pub(super) struct TraceArguments<'a> {
     words: Vec<&'a str>,
     generate: bool,
     names: bool,
@@ -82,7 +82,7 @@ struct TraceArguments<'a> {
 }
 
 impl TraceArguments<'_> {
-    fn parse(args: &[String]) -> Result<TraceArguments<'_>, String> {
+    pub(super) fn parse(args: &[String]) -> Result<TraceArguments<'_>, String> {
         let mut out = TraceArguments::default();
         let mut rest = args.iter();
         while let Some(arg) = rest.next() {

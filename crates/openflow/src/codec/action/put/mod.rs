@@ -9,7 +9,7 @@ use packet::Field;
 
 use self::set_field::{as_set_field, put_move, put_reg_load, put_set_field, put_set_tun, unpushed};
 use super::nested::{NEXT_PROTO, ct_flags, ed, learn_bits, nat_flags};
-use super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
+use super::subfield::{is_short, pack, put_field};
 use crate::action::*;
 use crate::codec::prop;
 use crate::codec::wire::Put;
@@ -144,14 +144,14 @@ fn put_nicira(out: &mut Vec<u8>, version: Version, action: &Action) {
         },
         PopQueue => nx(out, 5, 16, |_| ()),
         Note(data) => nx(out, 8, 16, |o| o.put(data)),
-        Multipath(mp) => put_multipath(out, version, mp),
-        Bundle(b) => put_bundle(out, version, b),
-        OutputReg { src, max_len } => put_output_reg(out, version, src, *max_len),
+        Multipath(mp) => put_multipath(out, mp),
+        Bundle(b) => put_bundle(out, b),
+        OutputReg { src, max_len } => put_output_reg(out, src, *max_len),
         OutputTrunc { port, max_len } => nx(out, 39, 16, |o| {
             o.u16(port16(*port));
             o.u32(*max_len);
         }),
-        Learn(l) => put_learn(out, version, l),
+        Learn(l) => put_learn(out, l),
         Exit => nx(out, 17, 16, |_| ()),
         DebugSlow => nx(out, 254, 16, |_| ()),
         DebugRecirc => nx(out, 255, 16, |_| ()),
@@ -165,8 +165,8 @@ fn put_nicira(out: &mut Vec<u8>, version: Version, action: &Action) {
             o.zeros(4);
             ids.iter().for_each(|&id| o.u16(id));
         }),
-        StackPush(sf) => put_stack(out, version, 27, sf),
-        StackPop(sf) => put_stack(out, version, 28, sf),
+        StackPush(sf) => put_stack(out, 27, sf),
+        StackPop(sf) => put_stack(out, 28, sf),
         Sample(s) => put_sample(out, s),
         Conjunction { id, clause, n_clauses } => nx(out, 34, 16, |o| {
             o.put(&[*clause, *n_clauses]);
@@ -182,11 +182,11 @@ fn put_nicira(out: &mut Vec<u8>, version: Version, action: &Action) {
         CheckPktLarger { pkt_len, dst } => nx(out, 49, 24, |o| {
             o.u16(*pkt_len);
             o.u16(dst.ofs);
-            put_field(o, version, dst.field);
+            put_field(o, dst.field);
         }),
         DeleteField(n) => nx(out, 50, 24, |o| {
             if let Some(field) = TunField::new(*n) {
-                put_field(o, version, field);
+                put_field(o, field);
             }
         }),
         Encap(e) if version >= Version::V1_3 => put_encap(out, e),
@@ -219,51 +219,51 @@ fn of_or_nx(out: &mut Vec<u8>, v10: bool, kind: u16, subtype: u16, pad: usize, a
     }
 }
 
-fn put_output_reg(out: &mut Vec<u8>, version: Version, src: &Subfield, max_len: u16) {
-    let range = pack(to_wire(src));
-    if is_short(version, src.field) {
+fn put_output_reg(out: &mut Vec<u8>, src: &Subfield, max_len: u16) {
+    let range = pack(src);
+    if is_short(src.field) {
         nx(out, 15, 24, |o| {
             o.u16(range);
-            put_field(o, version, src.field);
+            put_field(o, src.field);
             o.u16(max_len);
         });
     } else {
         nx(out, 32, 24, |o| {
             o.u16(range);
             o.u16(max_len);
-            put_field(o, version, src.field);
+            put_field(o, src.field);
         });
     }
 }
 
-fn put_stack(out: &mut Vec<u8>, version: Version, subtype: u16, sf: &Subfield) {
-    let (ofs, n_bits) = to_wire(sf);
+fn put_stack(out: &mut Vec<u8>, subtype: u16, sf: &Subfield) {
+    let (ofs, n_bits) = (sf.ofs, sf.n_bits);
     nx(out, subtype, 24, |o| {
         o.u16(ofs);
-        put_field(o, version, sf.field);
+        put_field(o, sf.field);
         o.u16(n_bits);
     });
 }
 
-fn put_multipath(out: &mut Vec<u8>, version: Version, mp: &Multipath) {
+fn put_multipath(out: &mut Vec<u8>, mp: &Multipath) {
     nx(out, 10, 32, |o| {
         [mp.fields as u16, mp.basis, 0, mp.algorithm as u16, mp.max_link].into_iter().for_each(|n| o.u16(n));
         o.u32(mp.arg);
         o.u16(0);
-        o.u16(pack(to_wire(&mp.dst)));
-        put_field(o, version, mp.dst.field);
+        o.u16(pack(&mp.dst));
+        put_field(o, mp.dst.field);
     });
 }
 
-fn put_bundle(out: &mut Vec<u8>, version: Version, b: &Bundle) {
+fn put_bundle(out: &mut Vec<u8>, b: &Bundle) {
     nx(out, if b.dst.is_some() { 13 } else { 12 }, 32, |o| {
         [b.algorithm as u16, b.fields as u16, b.basis].into_iter().for_each(|n| o.u16(n));
-        put_field(o, Version::V1_0, Field::InPort);
+        put_field(o, Field::InPort);
         o.u16(b.members.len() as u16);
         match &b.dst {
             Some(dst) => {
-                o.u16(pack(to_wire(dst)));
-                put_field(o, version, dst.field);
+                o.u16(pack(dst));
+                put_field(o, dst.field);
             }
             None => o.zeros(6),
         }
@@ -284,11 +284,12 @@ fn put_controller(out: &mut Vec<u8>, c: &Controller) {
     nx(out, 37, 16, |o| {
         o.zeros(6);
         let mut prop = |kind: u16, value: &[u8]| prop::put(o, kind, value);
+        let padded = |number: u16| (u32::from(number) << 16).to_be_bytes();
         if c.max_len != 0xffff {
-            prop(0, &c.max_len.to_be_bytes());
+            prop(0, &padded(c.max_len));
         }
         if c.id != 0 {
-            prop(1, &c.id.to_be_bytes());
+            prop(1, &padded(c.id));
         }
         if c.reason != PacketInReason::Action {
             prop(2, &[c.reason as u8]);
@@ -331,8 +332,8 @@ fn put_ct(out: &mut Vec<u8>, version: Version, ct: &Ct) {
                 o.u16(*zone);
             }
             CtZone::Field(src) => {
-                put_field(o, version, src.field);
-                o.u16(pack(to_wire(src)));
+                put_field(o, src.field);
+                o.u16(pack(src));
             }
         }
         o.u8(ct.table.unwrap_or(TableId::ALL).0);
@@ -366,7 +367,7 @@ fn put_nat(out: &mut Vec<u8>, nat: &Nat) {
     });
 }
 
-fn put_learn(out: &mut Vec<u8>, version: Version, l: &Learn) {
+fn put_learn(out: &mut Vec<u8>, l: &Learn) {
     let second = l.limit != 0 || l.result_dst.is_some();
     let flag = |on: bool, bit: u16| if on { bit } else { 0 };
     let flags = flag(l.flags.contains(FlowModFlags::SEND_FLOW_REM), learn_bits::SEND_FLOW_REM)
@@ -384,17 +385,17 @@ fn put_learn(out: &mut Vec<u8>, version: Version, l: &Learn) {
             o.u16(l.result_dst.map_or(0, |dst| dst.ofs));
             o.u16(0);
             if let Some(dst) = l.result_dst {
-                put_field(o, version, dst.field);
+                put_field(o, dst.field);
             }
         }
-        l.specs.iter().for_each(|spec| put_learn_spec(o, version, spec));
+        l.specs.iter().for_each(|spec| put_learn_spec(o, spec));
     });
 }
 
-fn put_learn_spec(out: &mut Vec<u8>, version: Version, spec: &LearnSpec) {
+fn put_learn_spec(out: &mut Vec<u8>, spec: &LearnSpec) {
     let put_range = |o: &mut Vec<u8>, sf: &Subfield| {
-        put_field(o, version, sf.field);
-        o.u16(to_wire_same_width(sf).0);
+        put_field(o, sf.field);
+        o.u16(sf.ofs);
     };
     let immediate = matches!(spec.src, LearnSrc::Immediate(_));
     let dst = match spec.dst {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use packet::Field;
 use packet::flow::VLAN_PRESENT;
 
-use super::super::subfield::{is_short, pack, put_field, to_wire, to_wire_same_width};
+use super::super::subfield::{is_short, pack, put_field, put_field_of};
 use super::{nx, of, put};
 use crate::action::Action;
 use crate::codec::oxm;
@@ -95,7 +95,14 @@ pub(super) fn put_set_field(out: &mut Vec<u8>, version: Version, field: Field, v
         of(out, 25, |o| oxm::put_entry(o, version, field, value, mask));
     } else if let Some(action) = legacy_set(version, field, value).filter(|_| version < Version::V1_2 && whole) {
         put(out, version, &action);
-    } else if is_short(version, field) {
+    } else if is_short(field) {
+        let all = Subfield::whole(field);
+        let (value, mask) = match field {
+            // Counted as parts of it are (`AnyField::bits`).
+            Field::NwTos => (value << 2, if whole { all.max() } else { mask << 2 }),
+            _ if whole => (value, all.max()),
+            _ => (value, mask),
+        };
         for (ofs, n_bits) in runs(mask) {
             let dst = Subfield { field: field.into(), ofs, n_bits };
             put_reg_load(out, version, dst, (value >> ofs & dst.max()) as u64);
@@ -150,22 +157,24 @@ fn legacy_set(version: Version, field: Field, value: u128) -> Option<Action> {
 
 /// NXAST_REG_LOAD; from OpenFlow 1.5, and for fields with a long header, as set-field with a mask.
 pub(super) fn put_reg_load(out: &mut Vec<u8>, version: Version, dst: Subfield, value: u64) {
-    if let Some(dst) = dst.in_key().filter(|dst| version >= Version::V1_5 || !is_short(version, dst.field)) {
-        return put_set_field(out, version, dst.field, u128::from(value) << dst.ofs, dst.mask());
+    if let Some(dst) = dst.in_key().filter(|dst| version >= Version::V1_5 || !is_short(dst.field)) {
+        return put_set_field(out, version, dst.field, dst.place(value.into()), dst.mask());
     }
     nx(out, 7, 24, |o| {
-        o.u16(pack(to_wire(&dst)));
-        put_field(o, version, dst.field);
+        o.u16(pack(&dst));
+        put_field(o, dst.field);
         o.u64(value);
     });
 }
 
 /// NXAST_REG_MOVE, or Copy-Field of OpenFlow 1.5.
 pub(super) fn put_move(out: &mut Vec<u8>, version: Version, src: &Subfield, dst: &Subfield) {
-    let ((src_ofs, n_bits), (dst_ofs, _)) = (to_wire_same_width(src), to_wire_same_width(dst));
+    let (n_bits, src_ofs, dst_ofs) = (src.n_bits, src.ofs, dst.ofs);
     let headers = |o: &mut Vec<u8>| {
-        put_field(o, version, src.field);
-        put_field(o, version, dst.field);
+        // OpenFlow's own action has the numbers of its version.
+        let of = if version >= Version::V1_5 { version } else { Version::V1_0 };
+        put_field_of(o, of, src.field);
+        put_field_of(o, of, dst.field);
     };
     if version >= Version::V1_5 {
         of(out, 28, |o| {

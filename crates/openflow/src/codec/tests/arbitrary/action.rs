@@ -71,7 +71,7 @@ fn headers() -> impl Strategy<Value = Action> {
         any::<u32>().prop_map(|v| Action::set_field(Field::ArpSpa, v.into())),
         any::<u32>().prop_map(|v| Action::set_field(Field::NshC1, v.into())),
         any::<u8>().prop_map(|v| Action::RegLoad { dst: Subfield::whole(Field::ArpOp), value: v.into() }),
-        (0u64..64).prop_map(|v| Action::RegLoad { dst: Subfield::whole(Field::NwTos), value: v }),
+        (0u64..64).prop_map(|v| Action::RegLoad { dst: Subfield::whole(Field::NwTos), value: v << 2 }),
     ]
 }
 
@@ -282,11 +282,15 @@ fn canonical(version: Version, action: Action) -> Action {
         Action::Ct(ct) => Action::Ct(Box::new(Ct { actions: inner(ct.actions), ..*ct })),
         Action::RegLoad { dst, value } if version >= Version::V1_5 => {
             let dst = dst.in_key().unwrap();
-            Action::SetField { field: dst.field, value: u128::from(value) << dst.ofs, mask: dst.mask() }
+            Action::SetField { field: dst.field, value: dst.place(value.into()), mask: dst.mask() }
         }
         Action::SetField { field, value, mask } if version < Version::V1_5 && !experimenter(field) => {
             if version >= Version::V1_2 && mask == field.info().max() {
                 return action;
+            }
+            let whole = Subfield::whole(field).in_key().filter(|_| mask == field.info().max());
+            if let Some(all) = whole.filter(|all| all.n_bits <= 64) {
+                return Action::RegLoad { dst: Subfield::whole(field), value: all.take(value) as u64 };
             }
             let ofs = mask.trailing_zeros() as u16;
             let n_bits = (mask >> ofs).trailing_ones().min(64) as u16;

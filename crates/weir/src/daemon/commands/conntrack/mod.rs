@@ -22,6 +22,16 @@ use super::dpctl_error as error;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Pieces};
 
+/// Entry for fuzzing: any words as arguments of these commands.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(args: &[String]) {
+    if let Ok(arguments) = arguments::Arguments::parse(args) {
+        let _ = filter::parse(&arguments.rest);
+        let _ = settings::parse_limits(&arguments.rest);
+    }
+    args.iter().for_each(|text| drop(settings::parse_zones(text)));
+}
+
 pub(super) mod arguments;
 mod filter;
 mod fragments;

@@ -136,13 +136,13 @@ fn list_limits(limits: &Limits, zones: Option<Vec<u16>>) -> String {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct WantedLimits {
+pub(super) struct WantedLimits {
     default: Option<u32>,
     zones: Vec<(u16, u32)>,
 }
 
 /// `[default=L] [zone=N,limit=L]...`
-fn parse_limits(arguments: &[&str]) -> Result<WantedLimits, String> {
+pub(super) fn parse_limits(arguments: &[&str]) -> Result<WantedLimits, String> {
     let mut wanted = WantedLimits::default();
     let mut rest = arguments;
     if let [first, others @ ..] = arguments
@@ -173,7 +173,7 @@ fn parse_zone_limit(text: &str) -> Result<(u16, u32), String> {
 }
 
 /// `zone=N1[,N2]...`
-fn parse_zones(text: &str) -> Result<Vec<u16>, String> {
+pub(super) fn parse_zones(text: &str) -> Result<Vec<u16>, String> {
     let list = text.strip_prefix("zone=").ok_or_else(|| format!("invalid argument {text}"))?;
     let zones: Option<Vec<_>> = list.split(',').filter(|zone| !zone.is_empty()).map(number).collect();
     zones.filter(|zones| !zones.is_empty()).ok_or_else(|| "invalid zone".into())
