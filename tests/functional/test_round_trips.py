@@ -19,7 +19,7 @@ from lib.net import run
 WAYS = {"10": ["-O", "OpenFlow10", "-F", "OpenFlow10+table_id"], "10 with NXM": ["-O", "OpenFlow10", "-F", "NXM+table_id"],
         **{version: ["-O", f"OpenFlow{version}"] for version in ("11", "12", "13", "14", "15")}}
 #: How many of the flows each carries at least.
-LEAST = {"10": 100, "11": 100, "12": 150, "14": 150}
+LEAST = {"10": 100, "11": 100, "12": 130, "14": 130}
 
 
 @pytest.fixture
