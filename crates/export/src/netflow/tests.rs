@@ -163,7 +163,7 @@ fn what_waits_to_be_sent_is_bounded_and_what_is_lost_has_numbers() {
 #[test]
 fn very_many_flows_that_are_due_at_once_are_exported_in_rounds_and_none_is_lost() {
     let flows = NetFlow::new(settings(), Time(0));
-    let total = (MAX_PACKETS * packet::MAX_RECORDS) as u32;
+    let total = ((MAX_PACKETS + 100) * packet::MAX_RECORDS) as u32;
     (0..total).for_each(|n| flows.credit(&key(n), &credit(2, 1, 10, 1)));
     let mut sent = Vec::new();
     assert!(flows.run(at(12), &mut sent) <= at(12).now, "there is more");
