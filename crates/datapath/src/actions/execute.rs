@@ -480,6 +480,7 @@ impl Executor {
         let has_room = !program.samples() || self.misses.has_room_for_sample(in_port, packet);
         self.counters.copied.add(1);
         let Some(copy) = has_room.then(|| packet.duplicate()).flatten() else {
+            self.outputs.show_dropped(packet, DropReason::SampleLost, in_port);
             return self.outputs.count_drops(1, DropReason::SampleLost, in_port);
         };
         self.with_key_copy(view, |executor, view| {
