@@ -16,31 +16,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-TAG = f"ws{os.getpid() % 100000:x}"
-
-
-def sh(*cmd, check=True, timeout=60, **kw):
-    r = subprocess.run([str(c) for c in cmd], capture_output=True, text=True, timeout=timeout, **kw)
-    if check and r.returncode:
-        raise SystemExit(f"{' '.join(map(str, cmd))}: exit {r.returncode}\n{r.stdout}{r.stderr}")
-    return r.stdout
-
-
-def inside(ns, *cmd, **kw):
-    return sh("ip", "netns", "exec", f"{TAG}{ns}", *cmd, **kw)
-
-
-def wait(condition, what, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise SystemExit(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
+sys.path.insert(0, str(Path(__file__).parent))
+from namespaces import ROOT, TAG, inside, sh, wait  # noqa: E402
 
 
 def cable(one, name, other, other_name):

@@ -7,11 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as BASE64;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::TapOptions;
 use super::{Error, RunningDaemon};
-use crate::tap::base64;
 use crate::unixctl::Client;
 
 /// How long the daemon may take to say how much there was, once it has been told to end.
@@ -33,7 +34,7 @@ enum Sink {
 impl Sink {
     fn write(&mut self, piece: &str) -> io::Result<()> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the daemon's answer is no capture file");
-        let bytes = || base64::decode(piece).ok_or_else(wrong);
+        let bytes = || BASE64.decode(piece).map_err(|_| wrong());
         let mut out = io::stdout().lock();
         match self {
             Sink::Terminal => out.write_all(piece.as_bytes())?,

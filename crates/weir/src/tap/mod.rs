@@ -11,9 +11,7 @@
 //! - [`output`]: what is seen, as blocks, lines or JSON
 //! - [`pcapng`]: the blocks of a capture file
 //! - [`line`]: a packet's headers in a line
-//! - [`base64`]: bytes as text, for the control socket
 
-pub mod base64;
 pub mod filter;
 pub mod line;
 pub mod output;

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as BASE64;
 use datapath::tap::{Event, Record};
 use datapath::{Datapath, PortNo};
 use ofproto::Switch;
@@ -10,10 +12,10 @@ use packet::flow::VlanLimit;
 use packet::{Time, put};
 use serde_json::json;
 
+use super::line;
 use super::pcapng::{self, Direction, PacketBlock};
 use super::request::{Format, TapRequest};
 use super::verdict::{PortTable, Verdicts, verdict};
-use super::{base64, line};
 
 /// Writes what a tap has seen.
 pub struct Output {
@@ -98,7 +100,7 @@ impl Output {
             return None;
         }
         if self.format == Format::Pcapng {
-            let text = base64::encode(&self.blocks);
+            let text = BASE64.encode(&self.blocks);
             self.blocks.clear();
             return Some(text);
         }
