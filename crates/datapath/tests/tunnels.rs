@@ -4,6 +4,7 @@ mod common;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use common::{MemPort, by_hand, flow, udp};
 use datapath::{Action, Config, Datapath, Decapsulation, DropReason, Encapsulation, PortNo};
@@ -180,10 +181,16 @@ fn super_frame() -> (Vec<u8>, Packet) {
     (frame, packet)
 }
 
-/// A super-frame enters a tunnel and leaves it as a whole, where each segment would get the same headers. Otherwise it is cut before. It stays
-/// between the packets before it and behind it.
+/// A super-frame enters a tunnel and leaves it as a whole, where each segment would get the same headers and the port takes it so. Otherwise it
+/// is cut before. It stays between the packets before it and behind it.
 #[test]
 fn super_frames_enter_whole_or_are_cut() {
+    for takes_tunnels in [true, false] {
+        super_frames(takes_tunnels);
+    }
+}
+
+fn super_frames(takes_tunnels: bool) {
     for (kind, v6, checksum) in [
         (0, false, false),
         (0, false, true),
@@ -194,6 +201,8 @@ fn super_frames_enter_whole_or_are_cut() {
         (6, false, false),
     ] {
         let way = way(&kinds()[kind], v6, checksum, false);
+        way.ports[1].tunnels.store(takes_tunnels, Ordering::Relaxed);
+        way.dp.refresh_port(way.numbers[1]).unwrap();
         let plain = udp(1, 2, 3, 4);
         let (frame, packet) = super_frame();
         way.ports[0].give(&plain);
@@ -202,7 +211,7 @@ fn super_frames_enter_whole_or_are_cut() {
         way.poll();
         let outer: Vec<_> = way.ports[1].sent.lock().unwrap().drain(..).collect();
         let (is_summed, is_numbered) = (v6 || checksum || kind == 5, kind >= 5);
-        let is_whole = !is_summed && !is_numbered;
+        let is_whole = takes_tunnels && !is_summed && !is_numbered;
         assert_eq!(outer.len(), if is_whole { 3 } else { 5 }, "{kind}");
         let longer = outer[0].len() - plain.len();
         for packet in outer {

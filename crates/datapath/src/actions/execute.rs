@@ -78,7 +78,7 @@ impl<'a> KeyView<'a> {
             }
             Step::HasEthernet => return,
             Step::PopEthernet => KeyValidity::Headers,
-            Step::PopMpls { .. } | Step::TunnelPush(_) => KeyValidity::Nothing,
+            Step::PopMpls { .. } | Step::TunnelPush(..) => KeyValidity::Nothing,
             Step::PushHeader(_) | Step::PopNsh => KeyValidity::Nothing,
         };
         follow(step, &mut self.layers);
@@ -119,7 +119,7 @@ pub fn follow(step: &Step, layers: &mut Layers) {
         // Without a tag, none was removed.
         Step::PopVlan if layers.vlans == 0 => return,
         Step::PopVlan => -4,
-        Step::TunnelPush(_) => return *layers = Layers::EMPTY,
+        Step::TunnelPush(..) => return *layers = Layers::EMPTY,
         Step::PushMpls { .. } => {
             let l2_5 = 14 + 4 * u16::from(layers.vlans);
             return *layers = Layers { l2_5, l3: Layers::NONE, l4: Layers::NONE, vlans: layers.vlans };
@@ -271,9 +271,10 @@ impl Executor {
                 view.refresh(packet.data(), false, self.vlan_limit);
                 return Stepped::done(step.rewrite(packet, view.key, &view.layers));
             }
-            Step::TunnelPush(headers) => {
+            Step::TunnelPush(headers, leaves_by) => {
                 let mtu = self.outputs.mtu(headers.out_port);
-                if !headers.takes(packet, 0, mtu, headers.longest(mtu)) {
+                let whole = || self.outputs.takes_tunnels(*leaves_by).then_some(mtu);
+                if !headers.takes(packet, 0, headers.longest(mtu), whole) {
                     return Stepped::Unfinished;
                 }
                 return if headers.push(packet) { Stepped::Done } else { Stepped::NotPushed };
@@ -432,7 +433,7 @@ impl Executor {
     /// these before each packet that it has become.
     #[cold]
     fn run_finished(&mut self, steps: &[Step], end: &Disposition, packet: Packet, view: &mut KeyView<'_>, next: Pass) {
-        let Some((Step::TunnelPush(headers), later)) = steps.split_first() else {
+        let Some((Step::TunnelPush(headers, _), later)) = steps.split_first() else {
             return self.run_completed(steps, end, packet, view, next);
         };
         let (memory, mtu, mut parts) = (packet.memory(), self.outputs.mtu(headers.out_port), 0);

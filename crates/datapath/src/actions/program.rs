@@ -18,6 +18,7 @@ use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan
 use crate::actions::sample::Sampling;
 use crate::drop::DropReason;
 use crate::meter::Meter;
+use crate::pipeline::tx::Outputs;
 
 /// What a program needs to know of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -59,6 +60,9 @@ pub struct Program {
     /// The disposition of the packet.
     pub end: Disposition,
 }
+
+/// The port by which a packet leaves at the end of its program; `None` where it goes elsewhere.
+pub type LeavesBy = Option<PortNo>;
 
 /// An operation that leaves the packet with the program.
 #[derive(Debug)]
@@ -108,7 +112,7 @@ pub enum Step {
     /// Clear the metadata of connection tracking.
     CtClear,
     /// Put the headers of a tunnel before the packet.
-    TunnelPush(Arc<Encapsulation>),
+    TunnelPush(Arc<Encapsulation>, LeavesBy),
     /// Drop the packet if it exceeds a rate, or raise its drop precedence.
     Meter(Arc<Meter>),
     /// Run a program on copies of some packets.
@@ -220,9 +224,9 @@ impl Program {
                 Action::CtClear => Step::CtClear,
                 Action::Punt(punt) => Step::Copy(Disposition::Punt(punt.clone())),
                 Action::TunnelPush(headers) if max_len != u32::MAX => {
-                    Step::TunnelPush(Arc::new(headers.truncating(std::mem::replace(&mut max_len, u32::MAX))))
+                    Step::TunnelPush(Arc::new(headers.truncating(std::mem::replace(&mut max_len, u32::MAX))), None)
                 }
-                Action::TunnelPush(headers) => Step::TunnelPush(headers.clone()),
+                Action::TunnelPush(headers) => Step::TunnelPush(headers.clone(), None),
                 Action::TunnelSet(_) => continue,
                 Action::TunnelPop(pop) => Step::Copy(Disposition::TunnelPop(*pop)),
                 Action::Clone(actions) => Step::Copy(Disposition::Run(nested(actions))),
@@ -237,7 +241,7 @@ impl Program {
                 Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
             let ends = matches!(step, Step::Copy(Disposition::Drop(_)));
-            let frames = matches!(&step, Step::TunnelPush(push) if push.headers.skipped() != 0);
+            let frames = matches!(&step, Step::TunnelPush(push, _) if push.headers.skipped() != 0);
             if frames && matches!(steps.last(), Some(Step::PopEthernet)) {
                 // The headers of the tunnel take the place of that of Ethernet.
                 steps.pop();
@@ -267,9 +271,16 @@ impl Program {
             steps.extend(program.steps);
             end = program.end;
         }
+        if let Disposition::Output { port, .. } = end {
+            steps.iter_mut().for_each(|step| {
+                if let Step::TunnelPush(_, leaves_by) = step {
+                    *leaves_by = Some(port);
+                }
+            });
+        }
         leave_out_unread_types(&mut steps, &end);
         let mut needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
-        let pushes_tunnel = steps.iter().any(|step| matches!(step, Step::TunnelPush(_)));
+        let pushes_tunnel = steps.iter().any(|step| matches!(step, Step::TunnelPush(..)));
         if needs != Needs::Nothing && pushes_tunnel {
             // The packets of a run have other headers then.
             needs = Needs::Key;
@@ -368,16 +379,16 @@ impl Program {
         self.steps.iter().map(Step::growth).sum()
     }
 
-    /// Whether no packet has work left to do that has to be done before one of the steps, or has to be fragmented by it. `mtu_of`
-    /// says the MTU of a port.
+    /// Whether no packet has work left to do that has to be done before one of the steps, or has to be fragmented by it.
     #[inline(always)]
-    pub fn takes(&self, packets: &[Packet], mtu_of: impl Fn(PortNo) -> usize) -> bool {
+    pub fn takes(&self, packets: &[Packet], outputs: &Outputs) -> bool {
         let mut longer = 0;
         self.steps.iter().all(|step| {
-            if let Step::TunnelPush(push) = step {
-                let mtu = mtu_of(push.out_port);
+            if let Step::TunnelPush(push, leaves_by) = step {
+                let mtu = outputs.mtu(push.out_port);
                 let longest = push.longest(mtu);
-                if !packets.iter().all(|packet| push.takes(packet, longer, mtu, longest)) {
+                let whole = || outputs.takes_tunnels(*leaves_by).then_some(mtu);
+                if !packets.iter().all(|packet| push.takes(packet, longer, longest, whole)) {
                     return false;
                 }
             }
@@ -438,7 +449,7 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
             | Step::Hash { .. }
             | Step::Ct(_)
             | Step::CtClear
-            | Step::TunnelPush(_)
+            | Step::TunnelPush(..)
             | Step::Meter(_)
             | Step::Sample(_) => return None,
         }
@@ -456,7 +467,7 @@ impl Step {
             Step::Rewrite(rewriter) if rewriter.is_of_front() => Needs::Nothing,
             Step::Rewrite(_) => Needs::Headers,
             Step::Meter(meter) if meter.remarks() => Needs::Headers,
-            Step::PushVlan { .. } | Step::PopVlan | Step::CtClear | Step::TunnelPush(_) | Step::Meter(_) => {
+            Step::PushVlan { .. } | Step::PopVlan | Step::CtClear | Step::TunnelPush(..) | Step::Meter(_) => {
                 Needs::Nothing
             }
             // The few packets that are taken are looked at for themselves.
@@ -473,7 +484,7 @@ impl Step {
             Step::Hash { .. } | Step::Ct(_) | Step::CtClear => true,
             // The packet type.
             Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh | Step::PopMpls { .. } => true,
-            Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::TunnelPush(_) | Step::Meter(_) => {
+            Step::PushVlan { .. } | Step::PopVlan | Step::PushMpls { .. } | Step::TunnelPush(..) | Step::Meter(_) => {
                 false
             }
             Step::Sample(_) => false,
@@ -501,7 +512,7 @@ impl Step {
     fn growth(&self) -> u32 {
         match self {
             Step::PushVlan { .. } => 4,
-            Step::TunnelPush(headers) => headers.headers.len() as u32,
+            Step::TunnelPush(headers, _) => headers.headers.len() as u32,
             Step::PushHeader(header) => (MADE_UP + header.bytes.len()) as u32,
             _ => 0,
         }
@@ -518,7 +529,7 @@ impl Step {
             Step::Rewrite(rewriter) => rewriter.apply(packet, key, layers),
             Step::PushMpls { ethertype, lse } => return push_mpls(packet, layers, *ethertype, *lse),
             Step::PopMpls { ethertype } => pop_mpls(packet, layers, *ethertype),
-            Step::TunnelPush(headers) => return headers.push(packet),
+            Step::TunnelPush(headers, _) => return headers.push(packet),
             Step::Copy(_) | Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Meter(_) | Step::Sample(_) => {}
             Step::PopEthernet | Step::HasEthernet | Step::PushHeader(_) | Step::PopNsh => {}
         }

@@ -158,7 +158,7 @@ fn rewrite_run(
         return rewrite_compactly(rewrite, packets, meta, at, grown, outputs);
     }
     let port = program.rewrites_to()?;
-    if program.pushes_tunnel() && !program.takes(packets, |port| outputs.mtu(port)) {
+    if program.pushes_tunnel() && !program.takes(packets, outputs) {
         return None;
     }
     make_headroom(packets, program.growth(), grown)?;
@@ -265,7 +265,7 @@ impl Executor {
     /// the pass `next`.
     pub fn run_all(&mut self, program: &Program, packets: &mut Batch, view: &mut KeyView<'_>, next: Pass) {
         debug_assert!(program.needs() != Needs::Key);
-        if program.pushes_tunnel() && !program.takes(packets, |port| self.outputs.mtu(port)) {
+        if program.pushes_tunnel() && !program.takes(packets, &self.outputs) {
             // In their order, each with the packets that it becomes.
             return packets.drain(..).for_each(|packet| self.run(program, packet, &mut view.for_next(), next));
         }
@@ -288,7 +288,8 @@ impl Executor {
             }
             if lost != 0 {
                 // Work that is left to do is done for all packets, or for none.
-                let reason = if let Step::TunnelPush(_) = step { DropReason::TunnelPush } else { DropReason::NoBuffer };
+                let reason =
+                    if let Step::TunnelPush(..) = step { DropReason::TunnelPush } else { DropReason::NoBuffer };
                 self.drop_those(lost, packets, reason, view.in_port());
                 if packets.is_empty() {
                     return;

@@ -5,8 +5,8 @@
 //! headers said as metadata.
 //!
 //! Work that is left to do for a packet (checksums, segments) is about its inner headers. Where the outer ones have a checksum of all that
-//! they carry, it is done before. Super-frames get the headers as a whole where each segment can have the same, and are cut by the port
-//! by which they leave; otherwise they are cut before. What is too long then for the device of the route is
+//! they carry, it is done before. Super-frames get the headers as a whole where each segment can have the same and the port by which they leave takes them so;
+//! otherwise they are cut before. What is too long then for the device of the route is
 //! sent in fragments where the headers allow that; otherwise it is dropped where it would be sent.
 
 use std::cell::Cell;
@@ -142,12 +142,13 @@ impl Encapsulation {
     }
 
     /// Whether the packet can be encapsulated as it is. It is `longer` then by headers that it gets before; see
-    /// [`longest`](Encapsulation::longest).
+    /// [`longest`](Encapsulation::longest). `whole` says the MTU where a super-frame may have the headers as a whole: where the port by which
+    /// it leaves takes it so. Cutting it behind a tunnel takes longer than before it.
     #[inline(always)]
-    pub fn takes(&self, packet: &Packet, longer: usize, mtu: usize, longest: usize) -> bool {
+    pub fn takes(&self, packet: &Packet, longer: usize, longest: usize, whole: impl Fn() -> Option<usize>) -> bool {
         let offload = packet.offload();
         if offload.is_gso() {
-            return longer == 0 && self.takes_whole(packet, mtu);
+            return longer == 0 && whole().is_some_and(|mtu| self.takes_whole(packet, mtu));
         }
         let is_summed = self.headers.sums_payload() || self.max_len != u32::MAX;
         (!offload.needs_csum() || !is_summed) && packet.len() + longer <= longest

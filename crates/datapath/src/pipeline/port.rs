@@ -25,6 +25,8 @@ pub struct DpPort {
     /// Longest frame that can be sent, without VLAN tags.
     max_frame: AtomicU32,
     up: AtomicBool,
+    /// Whether it takes super-frames in tunnels.
+    takes_tunnels: AtomicBool,
     /// Drop counters of each worker, by its number.
     pub drops: Box<[CachePadded<DropCounters>]>,
 }
@@ -33,7 +35,14 @@ impl DpPort {
     /// A datapath port for at most `max_workers` workers.
     pub fn new(no: PortNo, port: Arc<dyn Port>, max_workers: usize) -> Arc<DpPort> {
         let drops = (0..max_workers).map(|_| CachePadded::default()).collect();
-        let shared = DpPort { no, port, max_frame: AtomicU32::new(0), up: AtomicBool::new(false), drops };
+        let shared = DpPort {
+            no,
+            port,
+            max_frame: AtomicU32::new(0),
+            up: AtomicBool::new(false),
+            takes_tunnels: AtomicBool::new(false),
+            drops,
+        };
         shared.refresh();
         Arc::new(shared)
     }
@@ -42,6 +51,7 @@ impl DpPort {
     pub fn refresh(&self) {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
+        self.takes_tunnels.store(self.port.offloads().tunnels, Ordering::Relaxed);
     }
 
     /// Drops since the port was added, summed over the workers, with what the port drops by itself for its filter.
@@ -60,6 +70,11 @@ impl DpPort {
     #[inline(always)]
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
+    }
+
+    /// Whether it takes super-frames in tunnels, and cuts them itself or has somebody cut them.
+    pub fn takes_tunnels(&self) -> bool {
+        self.takes_tunnels.load(Ordering::Relaxed)
     }
 
     /// The port's MTU.

@@ -177,6 +177,11 @@ impl Outputs {
         self.port(port).map_or(usize::MAX, |port| port.mtu())
     }
 
+    /// Whether a port takes super-frames in tunnels.
+    pub fn takes_tunnels(&self, port: Option<PortNo>) -> bool {
+        port.and_then(|port| self.port(port)).is_some_and(|port| port.takes_tunnels())
+    }
+
     /// The worker's counters.
     #[inline(always)]
     pub fn counters(&self) -> &WorkerCounters {

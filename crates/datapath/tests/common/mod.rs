@@ -12,13 +12,15 @@ use std::time::Duration;
 use datapath::sync::clock::ManualClock;
 use datapath::{Action, Config, Datapath, FlowSpec, Miss, PacketInPunt, PortNo, Punt, Upcall, Verdict};
 use packet::{Batch, Clock, Field, Key, Mask, Packet, Time};
-use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
+use ports::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
 
 /// A port whose frames come from and go to queues in memory.
 pub struct MemPort {
     pub name: String,
     pub mtu: AtomicU32,
     pub up: AtomicBool,
+    /// Whether it takes super-frames in tunnels.
+    pub tunnels: AtomicBool,
     pub queues: Vec<Arc<Mutex<VecDeque<Packet>>>>,
     /// How often a worker has begun to receive, from any of the queues.
     pub receptions: Arc<AtomicUsize>,
@@ -39,6 +41,7 @@ impl MemPort {
             name: name.into(),
             mtu: AtomicU32::new(1500),
             up: AtomicBool::new(true),
+            tunnels: AtomicBool::new(true),
             queues: (0..rx).map(|_| Arc::default()).collect(),
             receptions: Arc::default(),
             sent: Arc::default(),
@@ -127,6 +130,9 @@ impl Port for MemPort {
     }
     fn features(&self) -> Features {
         Features::default()
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads { tunnels: self.tunnels.load(Ordering::Relaxed), ..Offloads::default() }
     }
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
         self.queues
