@@ -370,6 +370,31 @@ fn learn_keeps_to_its_limit_and_tells_whether_it_has_learnt() {
     assert!(learnt(&bed).is_empty());
 }
 
+/// A controller may have given the flow another cookie, or more to do: the next packet learns it again, though a datapath flow forwards it.
+#[test]
+fn a_flow_that_was_replaced_is_learnt_again() {
+    let (bed, _) = bed(2);
+    bed.add_flow(0, 10, port(1), vec![learn_three(true)]);
+    bed.receive(OfPort(1), &from_source(1));
+    bed.receive(OfPort(1), &from_source(1));
+    assert_eq!(learnt(&bed), [1]);
+    let mut matching = Match::any();
+    matching.set(Field::DlDst, 0x0200_0000_0101);
+    let goto = Instructions { goto: Some(TableId(2)), ..Instructions::default() };
+    for (instructions, cookie) in [(Instructions::default(), Some(Cookie(8))), (goto, Some(Cookie(7)))] {
+        let mut change = FlowMod::new(FlowModCommand::Add, matching.clone(), instructions);
+        (change.table, change.priority, change.new_cookie) = (Some(TableId(1)), 20, cookie);
+        bed.bridge.flow_mod(&change).unwrap();
+        bed.receive(OfPort(1), &from_source(1));
+        assert_eq!(learnt(&bed), [1]);
+        let flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+        assert!(flows.iter().all(|flow| flow.table == TableId(0) || flow.instructions == Instructions::default()));
+    }
+    // So it goes with the flow that learns it.
+    bed.bridge.flow_mod(&FlowMod::new(FlowModCommand::Delete, port(1), Instructions::default())).unwrap();
+    assert_eq!(bed.bridge.flow_count(), 0);
+}
+
 #[test]
 fn packets_at_once_do_not_exceed_the_limit_of_learn() {
     let (bed, _) = bed(2);

@@ -120,7 +120,9 @@ impl Ctx<'_, '_> {
             self.learnt.push(flow);
         } else {
             // The next packet has to miss, to learn it.
-            self.record.volatile |= known.is_none_or(|rule| rule.instructions.apply != flow.change.instructions.apply);
+            self.record.volatile |= known.is_none_or(|rule| {
+                **rule.instructions != flow.change.instructions || Some(rule.cookie) != flow.change.new_cookie
+            });
         }
         true
     }

@@ -5,13 +5,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ofproto::connection::{ConnectionKind, Session, Settings};
 use openflow::stats::SwitchDesc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
+use super::lockstep::Lockstep;
 use super::{ControllerState, Peers, message_log};
 use crate::config::desired::Controller;
 use crate::connections::Slot;
@@ -151,6 +152,7 @@ async fn pump(
     let mut progress = tokio::time::Instant::now();
     let started = progress;
     let mut known = (0, false);
+    let mut pace = Lockstep::default();
     loop {
         let now = timer.now();
         if session.has_work() {
@@ -179,11 +181,14 @@ async fn pump(
             tell(slot, session, &mut known);
         }
         tokio::select! {
-            read = reader.read(&mut input), if session.wants_input() => match read {
+            read = pace.wait(reader.read(&mut input)), if session.wants_input() => match read {
                 Ok(0) => return Ok(()),
                 Ok(n) => {
+                    let asked = Instant::now();
                     session.receive(&input[..n], timer.now());
-                    write_answer(&mut writer, session).await;
+                    if write_answer(&mut writer, session).await {
+                        pace.answered(asked, Instant::now());
+                    }
                     // Other tasks run, however much the peer sends.
                     tokio::task::yield_now().await;
                 }
@@ -215,10 +220,11 @@ async fn pump(
 }
 
 /// Writes what a request was answered with at once, as far as the peer takes it: a peer that waits for each of many answers has it
-/// sooner. Of an answer that goes on, the rest is written when it is made, and an error is seen again by who writes next.
-async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Session) {
+/// sooner. Of an answer that goes on, the rest is written when it is made, and an error is seen again by who writes next. Says whether
+/// the peer has all of it.
+async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Session) -> bool {
     if session.output().is_empty() || session.has_work() || session.closed().is_some() {
-        return;
+        return false;
     }
     let written = tokio::select! {
         biased;
@@ -226,6 +232,7 @@ async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Sessi
         () = std::future::ready(()) => 0,
     };
     session.sent(written);
+    session.output().is_empty()
 }
 
 /// Logs how many flow-mods have come, when that is due.

@@ -38,6 +38,7 @@ mod connection;
 mod controller;
 mod in_band;
 mod listener;
+mod lockstep;
 mod message_log;
 mod snoop;
 

@@ -19,6 +19,13 @@ pub struct TableColumns {
     pub keys: &'static [&'static str],
 }
 
+impl TableColumns {
+    /// The columns that are asked for.
+    pub fn columns(&self) -> impl Iterator<Item = &'static str> {
+        [self.read, self.written, self.without_effect].into_iter().flatten().copied()
+    }
+}
+
 /// The tables that Weir reads and writes.
 pub const TABLES: &[TableColumns] = &[
     TableColumns {
@@ -241,10 +248,9 @@ pub const TABLES: &[TableColumns] = &[
 
 /// What is asked of the server.
 pub fn selection() -> Selection {
-    TABLES.iter().fold(Selection::new(), |selection, table| {
-        let columns = [table.read, table.written, table.without_effect].concat();
-        selection.columns(table.name, &columns)
-    })
+    TABLES
+        .iter()
+        .fold(Selection::new(), |selection, table| selection.columns(table.name, &table.columns().collect::<Vec<_>>()))
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ mod conntrack;
 mod export;
 pub mod files;
 mod flow_tables;
+pub mod fuzz;
 mod mirror;
 pub mod read;
 mod unsupported;
