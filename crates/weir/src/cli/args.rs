@@ -1,6 +1,7 @@
 //! The command line, declared once: parsing, help, completion and the man page follow from this.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as Options, Parser, Subcommand, ValueEnum};
 
@@ -91,7 +92,21 @@ pub enum CliCommand {
     },
 
     /// Show the counters of the workers: hits by tier, misses, cycles, batches, drops by reason
-    Stats,
+    ///
+    /// Counters are those since the start. With --interval, what happened in each interval, a line each, by second; with --json an object a
+    /// line, with each worker in it.
+    #[command(
+        after_help = "Examples:\n  weir stats\n  weir stats --interval 1 --count 10\n  weir --json stats --interval 0.5"
+    )]
+    Stats {
+        /// Show every so many seconds what happened in them, until interrupted
+        #[arg(long, short, value_name = "SECONDS", value_parser = interval)]
+        interval: Option<Duration>,
+
+        /// End after so many intervals
+        #[arg(long, short, value_name = "N", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
 
     /// Show the ports with their counters
     Ports,
@@ -238,6 +253,16 @@ pub enum CliCommand {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
+}
+
+/// An interval, as a number of seconds.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("an interval is from 0.1 to 3600 seconds".into())
+    }
 }
 
 /// What `weir tap` takes.

@@ -4,6 +4,7 @@
 //! - [`drops`]: `weir drops`
 //! - [`extcap`]: `weir extcap`, for Wireshark
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
+//! - [`stats`]: `weir stats --interval`
 //! - [`tap`]: `weir tap`
 //! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
@@ -29,6 +30,7 @@ pub mod args;
 mod drops;
 mod extcap;
 pub mod run;
+mod stats;
 mod tap;
 pub mod vswitchd;
 use args::{Args, CliCommand, IngressCommand};
@@ -106,7 +108,10 @@ fn dispatch(args: Args) -> Result<(), Error> {
                 report::text::flows(r)
             })
         }
-        CliCommand::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
+        CliCommand::Stats { interval: None, .. } => {
+            daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r))
+        }
+        CliCommand::Stats { interval: Some(interval), count } => stats::watch(&daemon, interval, count),
         CliCommand::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
         CliCommand::Drops { port, by, watch, interval } => {
             let by = drops::by(&by);

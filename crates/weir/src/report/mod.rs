@@ -2,6 +2,7 @@
 //! are only ever added.
 //!
 //! - [`drops`]: which packets were dropped where, and why
+//! - [`rates`]: counters by second
 //! - [`table`]: plain tables
 //! - [`text`]: the reports as tables for people
 //! - [`trace`]: `weir trace`
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub mod drops;
+pub mod rates;
 pub mod table;
 pub mod text;
 pub mod trace;
