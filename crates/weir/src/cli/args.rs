@@ -111,6 +111,25 @@ pub enum CliCommand {
     /// Show the ports with their counters
     Ports,
 
+    /// Show on the terminal what the switch does: ports, workers, queues, flows, rules, drops, connections, upcalls
+    ///
+    /// Rates are by second, over each interval. Keys sort, filter and lead from a port to its queues, drops and flows, and from a rule to its
+    /// datapath flows; '?' lists them. With --once one sample is printed, as tables or with --json as an object (docs/top.md).
+    #[command(after_help = "Examples:\n  weir top\n  weir top --interval 5\n  weir --json top --once --rows 5")]
+    Top {
+        /// Seconds between two looks
+        #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+        interval: Duration,
+
+        /// Print what happened in one interval
+        #[arg(long)]
+        once: bool,
+
+        /// Most flows, rules and drops that --once prints
+        #[arg(long, value_name = "N", default_value_t = 20, requires = "once", value_parser = clap::value_parser!(u16).range(1..=1000))]
+        rows: u16,
+    },
+
     /// Show which packets were dropped where, and why
     ///
     /// By stage and reason, input port or output port, and what decided it: the last table and flow of a bridge,

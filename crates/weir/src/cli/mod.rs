@@ -6,6 +6,7 @@
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
 //! - [`stats`]: `weir stats --interval`
 //! - [`tap`]: `weir tap`
+//! - [`top`]: `weir top`
 //! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
 use std::ffi::OsString;
@@ -32,6 +33,7 @@ mod extcap;
 pub mod run;
 mod stats;
 mod tap;
+mod top;
 pub mod vswitchd;
 use args::{Args, CliCommand, IngressCommand};
 
@@ -83,6 +85,12 @@ enum Error {
         "weir: a capture file is not written to a terminal; name a file or use a pipe: weir tap -w - | tshark -r -"
     )]
     CaptureOnTerminal,
+    #[error("weir: {0}")]
+    Top(#[from] crate::top::poll::Error),
+    #[error(
+        "weir: weir top needs a terminal; one sample is printed by weir top --once, as JSON by weir --json top --once"
+    )]
+    NoTerminal,
     #[error("weir: --extcap-interface is missing; --extcap-interfaces lists the interfaces")]
     NoInterface,
     #[error("weir: {0}: no such interface; --extcap-interfaces lists them")]
@@ -118,6 +126,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
             let watch = watch.then(|| Duration::from_secs(interval));
             drops::show(&daemon, port.as_deref(), by, watch)
         }
+        CliCommand::Top { interval, once, rows } => top::show(daemon, interval, once.then_some(rows.into())),
         CliCommand::Tap(options) => tap::run(&daemon, &options),
         CliCommand::Extcap(options) => extcap::run(&daemon, &options),
         CliCommand::Trace { bridge, flow, packet, generate, names, ct_next } => {
