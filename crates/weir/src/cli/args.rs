@@ -33,7 +33,7 @@ pub struct Args {
 
 const AFTER_HELP: &str = "\
 Examples:
-  weir doctor                  what to change on this machine, in order
+  weir doctor                  what to change on this machine and the switch, in order
   weir check switch.toml       look for mistakes without starting anything
   weir run switch.toml         run the switch until it is ended by a signal or 'weir ctl exit'
   weir flows --bridge br0      OpenFlow flows of br0, and the flows of the datapath
@@ -244,11 +244,16 @@ pub enum CliCommand {
         config: PathBuf,
     },
 
-    /// Look for what this machine lacks, and say what to change, in order
+    /// Look for what this machine and the running switch lack, and say what to change, in order
     ///
-    /// Looks at the kernel, permissions, limits, hugepages, the IOMMU, network cards and their drivers, and
-    /// the cores. Changes nothing. Exit status 1 when something is found without which Weir does not work.
-    Doctor,
+    /// Looks at the kernel, permissions, limits, hugepages, the IOMMU, network cards and their drivers, and the cores; where a switch runs, at its
+    /// workers, drops, flows, ports, connections and controllers over some seconds (docs/doctor.md). Changes nothing. Exit status 1 when something
+    /// is found that does not work.
+    Doctor {
+        /// Seconds to look at the switch
+        #[arg(long, short, value_name = "SECONDS", default_value = "2", value_parser = interval)]
+        interval: Duration,
+    },
 
     /// Run a command of the control socket and print its answer
     ///

@@ -1,6 +1,7 @@
 //! The command line: parses it and does what it says.
 //!
 //! - [`args`]: the commands and their options
+//! - [`doctor`]: `weir doctor`
 //! - [`drops`]: `weir drops`
 //! - [`extcap`]: `weir extcap`, for Wireshark
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
@@ -21,13 +22,13 @@ use serde_json::json;
 
 use crate::config::{self, check};
 use crate::daemon;
-use crate::doctor;
 use crate::report::{self, Flows, IngressElements, IngressReport, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::source::toml;
 use crate::unixctl::{Client, client};
 
 pub mod args;
+mod doctor;
 mod drops;
 mod extcap;
 pub mod run;
@@ -99,7 +100,7 @@ enum Error {
     NoPipe,
     #[error("weir: nothing is asked; Wireshark gives --extcap-dlts, --extcap-config or --capture (docs/tap.md)")]
     NothingAsked,
-    #[error("weir: this machine is not ready; what to mend comes first above")]
+    #[error("weir: something does not work; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
     Write(#[from] std::io::Error),
@@ -140,7 +141,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
         CliCommand::Ingress { port, command, rules } => daemon.ingress(port, command, rules),
         CliCommand::Reload => daemon.ctl("reload", &[]),
         CliCommand::Check { config } => check(&config, args.json),
-        CliCommand::Doctor => doctor(args.json),
+        CliCommand::Doctor { interval } => doctor::run(daemon, interval),
         CliCommand::Ctl { name, args } => daemon.ctl(&name, &args),
         CliCommand::Version => version(args.json),
         CliCommand::Completions { shell } => {
@@ -239,12 +240,6 @@ fn check(config: &Path, json: bool) -> Result<(), Error> {
         return Err(problems.into());
     }
     if json { print(&serde_json::to_string_pretty(&loaded.desired)?) } else { print("no mistakes found") }
-}
-
-fn doctor(json: bool) -> Result<(), Error> {
-    let findings = doctor::examine(&doctor::Machine::at("/"));
-    print(&if json { serde_json::to_string_pretty(&findings)? } else { doctor::text(&findings) })?;
-    if findings.iter().any(|finding| finding.level == doctor::Severity::Problem) { Err(Error::Unready) } else { Ok(()) }
 }
 
 fn version(json: bool) -> Result<(), Error> {
