@@ -35,7 +35,7 @@ def terminal():
         each.close()
 
 
-def sample(w, *args):
+def measurement(w, *args):
     return w.json("top", "--once", *args)
 
 
@@ -57,9 +57,9 @@ def test_stats_by_interval(switch):
     assert "0.1 to 3600" in w.cli("stats", "--interval", "0", check=False).stderr
 
 
-def test_one_sample_has_rates_and_rankings(switch):
+def test_one_measurement_has_rates_and_rankings(switch):
     w, a, b = switch
-    s = sample(w, "--rows", "5")
+    s = measurement(w, "--rows", "5")
     ports = {port["name"]: port for port in s["ports"]}
     assert 10 < ports[a.port]["rx_packets"] < 400 and ports[a.port]["link"] == "up", ports
     assert 5 < ports[a.port]["drops"]["rule"] < 200 and ports[b.port]["dropped"] == 0, ports
@@ -82,7 +82,7 @@ def test_one_sample_has_rates_and_rankings(switch):
 
 def test_a_rule_leads_to_its_datapath_flows(switch):
     w, a, b = switch
-    rule = next(rule for rule in sample(w)["rules"]["rows"] if rule["cookie"] == 0x2a)
+    rule = next(rule for rule in measurement(w)["rules"]["rows"] if rule["cookie"] == 0x2a)
     answer = json.loads(w.appctl("weir/top", "flows", f"rule={rule['bridge']}/{rule['id']}", "interval=0.2"))
     assert answer["of"] == 1 and "actions:drop" in answer["rows"][0]["text"], answer
     of_port = json.loads(w.appctl("weir/top", "flows", f"port={b.port}", "interval=0.2"))
@@ -180,9 +180,9 @@ def test_the_screen_in_80_columns(switch, terminal):
     t.press("/", *"0x2a", "BSpace", "BSpace", "BSpace", "BSpace", *"nw_tos", "Enter")
     until(lambda: "NORMAL" not in t.text(), what="the filter")
     t.press("Enter")
-    t.shows("datapath flows (1 of 1)", "actions:drop")
+    t.shows("datapath flows (1 of 1)", "tos=0x20", "rule cookie=0x2a priority=50,icmp,nw_tos=32 actions=drop")
     t.press("Enter")
-    t.shows("ufid:")
+    t.shows("ufid:", "actions:drop")
     t.press("q")
     t.shows("ended 0")
 

@@ -114,7 +114,7 @@ pub enum CliCommand {
     /// Show on the terminal what the switch does: ports, workers, queues, flows, rules, drops, connections, upcalls
     ///
     /// Rates are by second, over each interval. Keys sort, filter and lead from a port to its queues, drops and flows, and from a rule to its
-    /// datapath flows; '?' lists them. With --once one sample is printed, as tables or with --json as an object (docs/top.md).
+    /// datapath flows; '?' lists them. With --once one measurement is printed, as tables or with --json as an object (docs/top.md).
     #[command(after_help = "Examples:\n  weir top\n  weir top --interval 5\n  weir --json top --once --rows 5")]
     Top {
         /// Seconds between two looks

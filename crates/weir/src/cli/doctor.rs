@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{Error, RunningDaemon, print_on, top};
 use crate::doctor::switch::{self, Switch};
 use crate::doctor::{self, Finding, Machine, Severity};
-use crate::top::poll::{self, Connect};
 use crate::top::printable::{printable, printable_json};
+use crate::top::source::{self, Connect};
 use crate::unixctl::client;
 
 /// Prints what is found. Fails where something does not work.
@@ -26,9 +26,9 @@ pub fn run(daemon: RunningDaemon, interval: Duration) -> Result<(), Error> {
 }
 
 fn of_switch(connect: &Connect, interval: Duration) -> Vec<Finding> {
-    match poll::two_looks(connect, interval) {
+    match source::reports_twice(connect, interval) {
         Ok((show, [before, now], time)) => switch::examine(&Switch::new(show, before, now, time)),
-        Err(e @ (poll::Error::NotFound(_) | poll::Error::Client(client::Error::Connect { .. }))) => {
+        Err(e @ (source::Error::NotFound(_) | source::Error::Client(client::Error::Connect { .. }))) => {
             vec![doctor::no_switch(&e.to_string())]
         }
         Err(e) => vec![doctor::silent_switch(&e.to_string())],

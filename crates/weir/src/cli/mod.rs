@@ -87,9 +87,9 @@ enum Error {
     )]
     CaptureOnTerminal,
     #[error("weir: {0}")]
-    Top(#[from] crate::top::poll::Error),
+    Top(#[from] crate::top::source::Error),
     #[error(
-        "weir: weir top needs a terminal; one sample is printed by weir top --once, as JSON by weir --json top --once"
+        "weir: weir top needs a terminal; one measurement is printed by weir top --once, as JSON by weir --json top --once"
     )]
     NoTerminal,
     #[error("weir: --extcap-interface is missing; --extcap-interfaces lists the interfaces")]

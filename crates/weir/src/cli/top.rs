@@ -1,4 +1,4 @@
-//! `weir top`: a screen, or one sample.
+//! `weir top`: a screen, or one measurement.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -7,20 +7,24 @@ use std::time::Duration;
 
 use super::{Error, RunningDaemon, print_on, run};
 use crate::rundir::Rundir;
-use crate::top::poll::{self, Connect};
+use crate::top::poll;
 use crate::top::printable::printable_json;
 use crate::top::screen::Wanted;
+use crate::top::source::{Connect, Error as SourceError};
 use crate::top::{terminal, views};
 use crate::unixctl::Client;
 
-/// Shows the switch; with `rows`, prints one sample with rankings of so many rows.
+/// Shows the switch; with `rows`, prints one measurement with rankings of so many rows.
 pub fn show(daemon: RunningDaemon, interval: Duration, rows: Option<usize>) -> Result<(), Error> {
     let json = daemon.json;
     let connect = connect(daemon.rundir, daemon.socket);
     if let Some(rows) = rows {
-        let sample = poll::once(&*connect, interval, &Wanted::all(rows))?;
-        let text =
-            if json { printable_json(&serde_json::to_string_pretty(&sample)?) } else { views::all_text(&sample) };
+        let measurement = poll::once(&connect, interval, &Wanted::all(rows))?;
+        let text = if json {
+            printable_json(&serde_json::to_string_pretty(&measurement)?)
+        } else {
+            views::all_text(&measurement)
+        };
         return print_on(&text).map(drop);
     }
     if json || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -36,7 +40,7 @@ pub fn connect(rundir: Rundir, socket: Option<PathBuf>) -> Arc<Connect> {
     Arc::new(move || {
         let path = match &socket {
             Some(socket) => socket.clone(),
-            None => rundir.running_control_socket(run::PROGRAM).map_err(|e| poll::Error::NotFound(e.to_string()))?,
+            None => rundir.running_control_socket(run::PROGRAM).map_err(|e| SourceError::NotFound(e.to_string()))?,
         };
         Ok(Client::connect(&path)?)
     })

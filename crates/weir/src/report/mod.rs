@@ -3,9 +3,9 @@
 //!
 //! - [`activity`]: receive queues, the slow path, tracked connections
 //! - [`drops`]: which packets were dropped where, and why
+//! - [`measurement`]: what happened in an interval
 //! - [`ranking`]: what has the most traffic
 //! - [`rates`]: counters by second
-//! - [`sample`]: what happened in an interval
 //! - [`table`]: plain tables
 //! - [`text`]: the reports as tables for people
 //! - [`trace`]: `weir trace`
@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 pub mod activity;
 pub mod drops;
+pub mod measurement;
 pub mod ranking;
 pub mod rates;
-pub mod sample;
 pub mod table;
 pub mod text;
 pub mod trace;

@@ -16,7 +16,7 @@ use super::views::View;
 /// Below this, nothing is readable.
 const LEAST: (u16, u16) = (20, 5);
 
-/// A sample of this age is said to be old.
+/// A measurement of this age is said to be old.
 const OLD: Duration = Duration::from_secs(5);
 
 /// Lines that are no part of the tables: two above, one below.
@@ -58,8 +58,8 @@ fn write(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Sty
 
 fn about(screen: &Screen) -> String {
     let mut text = format!("weir top - {}", printable(&screen.about));
-    if let Some(sample) = &screen.sample {
-        let total = &sample.stats.total;
+    if let Some(measurement) = &screen.measurement {
+        let total = &measurement.stats.total;
         text += &format!(
             "  {:.0} rx/s  {:.0} tx/s  {:.0} drop/s  {:.0} % busy",
             total.packets, total.sent, total.dropped, total.busy_percent
@@ -295,9 +295,9 @@ mod tests {
     fn the_chosen_line_is_always_on_the_screen() {
         let mut screen = screen();
         let ports: Vec<_> = (0..100)
-            .map(|n| crate::report::sample::PortRates { name: format!("port{n:03}"), ..Default::default() })
+            .map(|n| crate::report::measurement::PortRates { name: format!("port{n:03}"), ..Default::default() })
             .collect();
-        let many = crate::report::sample::Sample { ports, ..Default::default() };
+        let many = crate::report::measurement::Measurement { ports, ..Default::default() };
         for (selected, height) in [(0, 10), (3, 10), (4, 10), (5, 10), (50, 10), (99, 10), (99, 24), (500, 24)] {
             screen.show(many.clone(), screen.wanted(), None);
             screen.selected = selected;
@@ -314,6 +314,6 @@ mod tests {
         screen.lose("cannot connect: No such file\x1b[31m".into());
         let rows = drawn(&mut screen, 80, 24);
         assert!(rows[23].starts_with("no answer: cannot connect: No such file?[31m"), "{rows:#?}");
-        assert!(rows[4].starts_with("eth1"), "the last sample stays: {rows:#?}");
+        assert!(rows[4].starts_with("eth1"), "the last measurement stays: {rows:#?}");
     }
 }

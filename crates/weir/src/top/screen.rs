@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::printable::printable;
 use super::table::{Table, Target};
 use super::views::{self, Scope, View};
-use crate::report::sample::Sample;
+use crate::report::measurement::Measurement;
 
 /// Rows of rankings that are asked for: some screens.
 const MOST: usize = 100;
@@ -87,7 +87,7 @@ pub struct Screen {
     /// The help is shown.
     pub help: bool,
     /// What is shown.
-    pub sample: Option<Sample>,
+    pub measurement: Option<Measurement>,
     /// What the rankings in it were asked for.
     asked: Wanted,
     /// What went wrong: the switch does not answer, or one question has no answer.
@@ -96,7 +96,7 @@ pub struct Screen {
     pub connected: bool,
     /// Which switch it is.
     pub about: String,
-    /// How old the sample is.
+    /// How old the measurement is.
     pub age: Duration,
     /// Lines that fit, as they were drawn last.
     pub page: usize,
@@ -116,7 +116,7 @@ impl Default for Screen {
             by_bytes: false,
             paused: false,
             help: false,
-            sample: None,
+            measurement: None,
             asked: Wanted::default(),
             problem: None,
             connected: false,
@@ -149,11 +149,11 @@ impl Screen {
         }
     }
 
-    /// Shows a new sample, whose rankings were asked for by `asked`.
-    pub fn show(&mut self, sample: Sample, asked: Wanted, problem: Option<String>) {
+    /// Shows a new measurement, whose rankings were asked for by `asked`.
+    pub fn show(&mut self, measurement: Measurement, asked: Wanted, problem: Option<String>) {
         self.connected = true;
         if !self.paused {
-            (self.sample, self.asked, self.problem) = (Some(sample), asked, problem);
+            (self.measurement, self.asked, self.problem) = (Some(measurement), asked, problem);
         }
     }
 
@@ -164,14 +164,14 @@ impl Screen {
 
     /// The tables that are shown. Rankings of another question are not.
     pub fn tables(&self) -> Vec<Table> {
-        let Some(sample) = &self.sample else { return Vec::new() };
-        let mut sample = sample.clone();
+        let Some(measurement) = &self.measurement else { return Vec::new() };
+        let mut measurement = measurement.clone();
         let wanted = self.wanted();
         let is_same = |wanted: &Option<Vec<String>>, asked: &Option<Vec<String>>| wanted.is_some() && wanted == asked;
-        sample.flows = sample.flows.filter(|_| is_same(&wanted.flows, &self.asked.flows));
-        sample.rules = sample.rules.filter(|_| is_same(&wanted.rules, &self.asked.rules));
-        sample.drops = sample.drops.filter(|_| is_same(&wanted.drops, &self.asked.drops));
-        let mut tables = views::tables(self.view, &self.scope, &sample);
+        measurement.flows = measurement.flows.filter(|_| is_same(&wanted.flows, &self.asked.flows));
+        measurement.rules = measurement.rules.filter(|_| is_same(&wanted.rules, &self.asked.rules));
+        measurement.drops = measurement.drops.filter(|_| is_same(&wanted.drops, &self.asked.drops));
+        let mut tables = views::tables(self.view, &self.scope, &measurement);
         for table in &mut tables {
             if !self.filter.is_empty() {
                 table.retain(&self.filter);
@@ -308,11 +308,11 @@ impl Screen {
 pub(super) mod tests {
     use super::*;
     use crate::report::drops::DropRow;
+    use crate::report::measurement::PortRates;
     use crate::report::ranking::{Ranking, TopDrop, TopFlow, TopRule, Traffic};
-    use crate::report::sample::PortRates;
 
-    /// A sample with three ports, of which one has a name that is hostile, and rankings with long texts.
-    pub fn sample() -> Sample {
+    /// A measurement with three ports, of which one has a name that is hostile, and rankings with long texts.
+    pub fn measurement() -> Measurement {
         let port = |name: &str, rx_packets| PortRates {
             name: name.into(),
             link: "up".into(),
@@ -331,16 +331,16 @@ pub(super) mod tests {
         let flow =
             |port: &str| TopFlow { port: port.into(), text: "in_port(1), actions:2".repeat(99), ..TopFlow::default() };
         let drop = TopDrop { packets_per_s: 3.0, row: DropRow { reason: "rule".into(), ..DropRow::default() } };
-        Sample {
+        Measurement {
             ports: vec![port("eth1", 5.0), port("evil\x1b[2J\u{9b}", 9.0), port("vm1", 1.0)],
             flows: Some(Ranking { interval_s: 1.0, of: 2, rows: vec![flow("eth1"), flow("vm1")] }),
             rules: Some(Ranking { interval_s: 1.0, of: 2, rows: vec![rule(9), rule(7)] }),
             drops: Some(Ranking { interval_s: 1.0, of: 1, rows: vec![drop] }),
-            ..Sample::default()
+            ..Measurement::default()
         }
     }
 
-    /// A screen with this sample, as if it had asked for all of it.
+    /// A screen with this measurement, as if it had asked for all of it.
     pub fn screen() -> Screen {
         let mut screen = Screen { about: "weir 0.1.0".into(), ..Screen::default() };
         give(&mut screen);
@@ -348,7 +348,7 @@ pub(super) mod tests {
     }
 
     pub fn give(screen: &mut Screen) {
-        screen.show(sample(), screen.wanted(), None);
+        screen.show(measurement(), screen.wanted(), None);
     }
 
     pub fn press(screen: &mut Screen, keys: &[KeyCode]) {
@@ -400,7 +400,7 @@ pub(super) mod tests {
     #[test]
     fn rankings_of_another_question_are_not_shown() {
         let mut screen = Screen { view: View::Flows, ..Screen::default() };
-        screen.show(sample(), Wanted::default(), None);
+        screen.show(measurement(), Wanted::default(), None);
         assert_eq!(screen.tables()[0].title, "datapath flows (measuring)");
         give(&mut screen);
         assert_eq!(screen.tables()[0].title, "datapath flows (2 of 2)");
@@ -412,7 +412,7 @@ pub(super) mod tests {
     fn what_comes_while_paused_is_not_shown() {
         let mut screen = screen();
         press(&mut screen, &[KeyCode::Char(' ')]);
-        screen.show(Sample::default(), Wanted::default(), None);
+        screen.show(Measurement::default(), Wanted::default(), None);
         assert_eq!(first_cells(&screen).len(), 3);
     }
 

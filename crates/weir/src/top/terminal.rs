@@ -11,8 +11,9 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::draw::draw;
-use super::poll::{self, Connect, Update};
+use super::poll::{self, Update};
 use super::screen::Screen;
+use super::source::Connect;
 
 /// How long keys are waited for before updates are looked for.
 const TURN: Duration = Duration::from_millis(50);
@@ -29,7 +30,7 @@ fn show(terminal: &mut DefaultTerminal, connect: Arc<Connect>, interval: Duratio
     let (wants, wanted) = channel();
     let (tells, updates) = channel();
     // Ends with the program: it may be waiting for a daemon that does not answer.
-    std::thread::Builder::new().name("poll".into()).spawn(move || poll::run(&*connect, interval, &wanted, &tells))?;
+    std::thread::Builder::new().name("poll".into()).spawn(move || poll::run(&connect, interval, &wanted, &tells))?;
     let (mut screen, mut asked, mut seen) = (Screen::default(), None, Instant::now());
     while !end.load(Ordering::Relaxed) {
         let now_wanted = screen.wanted();
@@ -52,7 +53,7 @@ fn show(terminal: &mut DefaultTerminal, connect: Arc<Connect>, interval: Duratio
             seen = Instant::now();
             match update {
                 Update::About(about) => screen.about = about,
-                Update::Sample(sample, asked, problem) => screen.show(*sample, asked, problem),
+                Update::Measurement(measurement, asked, problem) => screen.show(*measurement, asked, problem),
                 Update::Lost(problem) => screen.lose(problem),
             }
         }

@@ -1,10 +1,10 @@
-//! The views: what each shows of a sample, with its columns declared once.
+//! The views: what each shows of a measurement, with its columns declared once.
 
 use super::table::{Column, Table, Target, Value};
 use crate::report::activity::{QueueShow, ZoneShow};
+use crate::report::measurement::{ConnectionRates, Measurement, PortRates, UpcallRates};
 use crate::report::ranking::{Ranking, TopDrop, TopFlow, TopRule};
 use crate::report::rates::WorkerRates;
-use crate::report::sample::{ConnectionRates, PortRates, Sample, UpcallRates};
 
 /// A view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -153,7 +153,6 @@ const RULES: &[Column<TopRule>] = traffic_and![
 const DROPS: &[Column<TopDrop>] = &[
     right("drop/s", 6, |d| Value::Rate(d.packets_per_s)),
     right("packets", 7, |d| Value::Rate(d.row.packets as f64)),
-    left("stage", 9, |d| text(&d.row.stage)),
     left("reason", 16, |d| text(&d.row.reason)),
     left("from", 10, |d| text(d.row.in_port.as_deref().unwrap_or("-"))),
     left("to", 8, |d| text(d.row.out_port.as_deref().unwrap_or("-"))),
@@ -199,28 +198,29 @@ fn rule_words(rule: &str) -> String {
 }
 
 /// What a view shows: a table, or several one below the other. An empty ranking is one that is not there yet.
-pub fn tables(view: View, scope: &Scope, sample: &Sample) -> Vec<Table> {
+pub fn tables(view: View, scope: &Scope, measurement: &Measurement) -> Vec<Table> {
     match (scope, view) {
-        (Scope::Port(port), _) => of_port(port, sample),
+        (Scope::Port(port), _) => of_port(port, measurement),
         (Scope::Text(line), _) => vec![wrapped(line)],
         (_, View::Ports) => {
-            vec![Table::of("ports", PORTS, &sample.ports, |port| Some(Target::Port(port.name.clone())))]
+            vec![Table::of("ports", PORTS, &measurement.ports, |port| Some(Target::Port(port.name.clone())))]
         }
-        (_, View::Workers) => vec![workers(sample)],
+        (_, View::Workers) => vec![workers(measurement)],
         (_, View::Queues) => {
-            vec![Table::of("queues", QUEUES, &sample.queues, |queue| Some(Target::Port(queue.port.clone())))]
+            vec![Table::of("queues", QUEUES, &measurement.queues, |queue| Some(Target::Port(queue.port.clone())))]
         }
-        (_, View::Flows) => vec![flows(sample)],
-        (_, View::Rules) => vec![rules(sample)],
-        (_, View::Drops) => vec![drops(sample)],
-        (_, View::Connections) => connections(&sample.connections),
-        (_, View::Upcalls) => upcalls(&sample.upcalls),
+        (_, View::Flows) => vec![flows(measurement)],
+        (_, View::Rules) => vec![rules(measurement)],
+        (_, View::Drops) => vec![drops(measurement)],
+        (_, View::Connections) => connections(&measurement.connections),
+        (_, View::Upcalls) => upcalls(&measurement.upcalls),
     }
 }
 
-fn workers(sample: &Sample) -> Table {
+fn workers(measurement: &Measurement) -> Table {
     let name = |w: &WorkerRates| w.worker.map_or("all".into(), |number| number.to_string());
-    let rows: Vec<_> = sample.stats.workers.iter().chain([&sample.stats.total]).map(|w| (name(w), w.clone())).collect();
+    let rows: Vec<_> =
+        measurement.stats.workers.iter().chain([&measurement.stats.total]).map(|w| (name(w), w.clone())).collect();
     Table::of("workers", WORKERS, &rows, |_| None)
 }
 
@@ -232,40 +232,41 @@ fn ranked<R>(ranking: &Option<Ranking<R>>) -> (&[R], String) {
     }
 }
 
-fn flows(sample: &Sample) -> Table {
-    let (rows, of) = ranked(&sample.flows);
+fn flows(measurement: &Measurement) -> Table {
+    let (rows, of) = ranked(&measurement.flows);
     Table::of(format!("datapath flows ({of})"), FLOWS, rows, |flow| {
         Some(Target::Text(format!("{}, {}", flow.ufid, flow.text)))
     })
 }
 
-fn rules(sample: &Sample) -> Table {
-    let (rows, of) = ranked(&sample.rules);
+fn rules(measurement: &Measurement) -> Table {
+    let (rows, of) = ranked(&measurement.rules);
     Table::of(format!("OpenFlow rules ({of})"), RULES, rows, |rule| {
-        Some(Target::Rule { rule: format!("{}/{}", rule.bridge, rule.id), text: rule.text.clone() })
+        let text = format!("cookie={:#x} {}", rule.cookie, rule_words(&rule.text));
+        Some(Target::Rule { rule: format!("{}/{}", rule.bridge, rule.id), text })
     })
 }
 
-fn drops(sample: &Sample) -> Table {
-    let (rows, of) = ranked(&sample.drops);
+fn drops(measurement: &Measurement) -> Table {
+    let (rows, of) = ranked(&measurement.drops);
     Table::of(format!("drops ({of})"), DROPS, rows, |drop| {
         let rule = drop.row.rule.as_ref().map(|rule| format!(" Decided by {rule}.")).unwrap_or_default();
-        Some(Target::Text(format!("{}: {}{rule}", drop.row.reason, drop.row.meaning)))
+        Some(Target::Text(format!("{} ({}): {}{rule}", drop.row.reason, drop.row.stage, drop.row.meaning)))
     })
 }
 
 /// A port with what belongs to it.
-fn of_port(name: &str, sample: &Sample) -> Vec<Table> {
-    let port = sample.ports.iter().filter(|port| port.name == name);
-    let queues = sample.queues.iter().filter(|queue| queue.port == name);
+fn of_port(name: &str, measurement: &Measurement) -> Vec<Table> {
+    let port = measurement.ports.iter().filter(|port| port.name == name);
+    let queues = measurement.queues.iter().filter(|queue| queue.port == name);
     let mut tables = vec![Table::of(format!("port {name}"), PORTS, port.clone(), |_| None)];
     let errors: Vec<_> = port.clone().filter_map(|port| port.error.clone()).collect();
     if !errors.is_empty() {
         tables.push(Table::of("not in service", TEXT, &errors, |_| None));
     }
     tables.push(Table::of("receive queues", QUEUES, queues, |_| None));
-    tables.push(drops(sample));
-    tables.push(flows(sample));
+    tables.push(drops(measurement));
+    tables.push(flows(measurement));
     tables
 }
 
@@ -323,8 +324,8 @@ fn upcalls(u: &UpcallRates) -> Vec<Table> {
 }
 
 /// Everything as text, for `--once`.
-pub fn all_text(sample: &Sample) -> String {
-    let tables = View::ALL.into_iter().flat_map(|view| tables(view, &Scope::All, sample));
+pub fn all_text(measurement: &Measurement) -> String {
+    let tables = View::ALL.into_iter().flat_map(|view| tables(view, &Scope::All, measurement));
     tables.map(|table| table.text()).collect::<Vec<_>>().join("\n")
 }
 
@@ -361,12 +362,12 @@ mod tests {
     #[test]
     fn a_port_leads_to_its_queues_drops_and_flows() {
         let queue = |port: &str| QueueShow { port: port.into(), ..QueueShow::default() };
-        let sample = Sample {
+        let measurement = Measurement {
             ports: vec![PortRates { name: "p1".into(), ..PortRates::default() }],
             queues: vec![queue("p1"), queue("p2")],
-            ..Sample::default()
+            ..Measurement::default()
         };
-        let shown = tables(View::Ports, &Scope::Port("p1".into()), &sample);
+        let shown = tables(View::Ports, &Scope::Port("p1".into()), &measurement);
         let shown: Vec<_> = shown.iter().map(|table| (table.title.as_str(), table.lines.len())).collect();
         let expected =
             [("port p1", 1), ("receive queues", 1), ("drops (measuring)", 0), ("datapath flows (measuring)", 0)];

@@ -53,7 +53,7 @@ pub fn controller_unreachable(switch: &Switch) -> Vec<Fact> {
 }
 
 pub fn upcalls_lost(switch: &Switch) -> Vec<Fact> {
-    let upcalls = &switch.sample.upcalls;
+    let upcalls = &switch.measurement.upcalls;
     let (lost, misses) = (upcalls.now.lost, upcalls.now.misses);
     if upcalls.lost == 0.0 && (lost < SOME || lost.saturating_mul(ONE_IN) < misses) {
         return vec![];
@@ -63,7 +63,7 @@ pub fn upcalls_lost(switch: &Switch) -> Vec<Fact> {
 }
 
 pub fn connections_full(switch: &Switch) -> Vec<Fact> {
-    let connections = &switch.sample.connections;
+    let connections = &switch.measurement.connections;
     let mut facts = Vec::new();
     let refused: f64 =
         ["conntrack_full", "conntrack_zone_full"].iter().filter_map(|n| connections.counters.get(*n)).sum();
@@ -91,7 +91,7 @@ pub fn port_down(switch: &Switch) -> Vec<Fact> {
 }
 
 pub fn busy_workers(switch: &Switch) -> Vec<Fact> {
-    let workers = &switch.sample.stats.workers;
+    let workers = &switch.measurement.stats.workers;
     let busy: Vec<_> = workers.iter().filter(|w| w.busy_percent >= NEAR as f64).collect();
     let idle = workers.iter().filter(|w| w.busy_percent < 50.0).count();
     let beside = if idle > 0 { format!(", while {idle} others have time") } else { String::new() };
@@ -105,15 +105,15 @@ pub fn busy_workers(switch: &Switch) -> Vec<Fact> {
 }
 
 pub fn device_drops(switch: &Switch) -> Vec<Fact> {
-    let dropping = switch.sample.ports.iter().filter(|port| port.rx_dropped > 0.0);
-    let fact = |port: &crate::report::sample::PortRates| {
+    let dropping = switch.measurement.ports.iter().filter(|port| port.rx_dropped > 0.0);
+    let fact = |port: &crate::report::measurement::PortRates| {
         Fact::new(&port.name, format!("the device of {} drops {:.0} frames by second", port.name, port.rx_dropped))
     };
     dropping.map(fact).collect()
 }
 
 pub fn mask_pressure(switch: &Switch) -> Vec<Fact> {
-    let upcalls = &switch.sample.upcalls.now;
+    let upcalls = &switch.measurement.upcalls.now;
     let fact = |port: &String| {
         let found = format!(
             "flows of {port} ask for more masks than they may have, so some match more and there are more of them"
@@ -124,7 +124,7 @@ pub fn mask_pressure(switch: &Switch) -> Vec<Fact> {
 }
 
 pub fn flow_limit(switch: &Switch) -> Vec<Fact> {
-    let upcalls = &switch.sample.upcalls;
+    let upcalls = &switch.measurement.upcalls;
     let (flows, limit) = (upcalls.now.flows, upcalls.now.flow_limit);
     if !is_near(flows as u64, limit as u64) && upcalls.evictions == 0.0 {
         return vec![];

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use conditions::CONDITIONS;
 
 use super::{Finding, Severity};
-use crate::report::sample::{Look, Sample};
+use crate::report::measurement::{Measurement, Reports};
 use crate::report::{PortShow, Show};
 
 /// The page that explains the conditions, each below its id.
@@ -30,14 +30,14 @@ pub struct Switch {
     show: Show,
     before: Vec<PortShow>,
     ports: Vec<PortShow>,
-    sample: Sample,
+    measurement: Measurement,
 }
 
 impl Switch {
     /// By what it said at two times, the second one `time` after the first.
-    pub fn new(show: Show, before: Look, now: Look, time: Duration) -> Switch {
-        let sample = now.since(&before, time);
-        Switch { show, before: before.ports.ports, ports: now.ports.ports, sample }
+    pub fn new(show: Show, before: Reports, now: Reports, time: Duration) -> Switch {
+        let measurement = now.since(&before, time);
+        Switch { show, before: before.ports.ports, ports: now.ports.ports, measurement }
     }
 
     /// Whether its configuration is in a database; otherwise it is in a file.

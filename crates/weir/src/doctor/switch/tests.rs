@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::report::activity::ZoneShow;
+use crate::report::measurement::PortRates;
 use crate::report::rates::WorkerRates;
-use crate::report::sample::PortRates;
 use crate::report::{BridgeShow, ControllerShow};
 
 /// A switch with a bridge and two ports that lacks nothing.
@@ -28,13 +28,14 @@ fn healthy() -> Switch {
     let ports = vec![port("eth1", 1), port("vm1", 2), port("br0", openflow::OfPort::LOCAL.0)];
     let worker =
         |number| WorkerRates { worker: Some(number), core: Some(number), busy_percent: 60.0, ..WorkerRates::default() };
-    let mut sample = Sample::default();
-    sample.ports = ports.iter().map(|port| PortRates { name: port.name.clone(), ..PortRates::default() }).collect();
-    sample.stats.workers = vec![worker(0), worker(1)];
-    (sample.upcalls.now.flow_limit, sample.upcalls.now.misses) = (200_000, 10_000);
-    (sample.connections.limit, sample.connections.connections) = (3_000_000, 1000);
+    let mut measurement = Measurement::default();
+    measurement.ports =
+        ports.iter().map(|port| PortRates { name: port.name.clone(), ..PortRates::default() }).collect();
+    measurement.stats.workers = vec![worker(0), worker(1)];
+    (measurement.upcalls.now.flow_limit, measurement.upcalls.now.misses) = (200_000, 10_000);
+    (measurement.connections.limit, measurement.connections.connections) = (3_000_000, 1000);
     let show = Show { config: "/etc/weir.toml".into(), uptime_s: 3600, bridges: vec![bridge], ..Show::default() };
-    Switch { show, before: ports.clone(), ports, sample }
+    Switch { show, before: ports.clone(), ports, measurement }
 }
 
 fn drop_at(switch: &mut Switch, port: usize, reason: &str, before: u64, now: u64) {
@@ -57,30 +58,38 @@ const CASES: &[Case] = &[
         |s| s.show.bridges[0].controllers[0].connections = 0,
         "br0 has no connection to tcp:10.0.0.1:6653; what no flow matches is dropped meanwhile",
     ),
-    ("upcalls-lost", |s| s.sample.upcalls.lost = 3.0, "now 3 dropped by second"),
-    ("upcalls-lost", |s| s.sample.upcalls.now.lost = 100, "100 misses were dropped and 10000 answered"),
-    ("connections-full", |s| s.sample.connections.connections = 2_700_000, "2700000 of 3000000 connections"),
+    ("upcalls-lost", |s| s.measurement.upcalls.lost = 3.0, "now 3 dropped by second"),
+    ("upcalls-lost", |s| s.measurement.upcalls.now.lost = 100, "100 misses were dropped and 10000 answered"),
+    ("connections-full", |s| s.measurement.connections.connections = 2_700_000, "2700000 of 3000000 connections"),
     (
         "connections-full",
-        |s| s.sample.connections.zones.push(ZoneShow { zone: 7, connections: 90, limit: Some(100) }),
+        |s| s.measurement.connections.zones.push(ZoneShow { zone: 7, connections: 90, limit: Some(100) }),
         "zone 7 has 90 of 100 connections",
     ),
     (
         "connections-full",
-        |s| _ = s.sample.connections.counters.insert("conntrack_zone_full".into(), 4.0),
+        |s| _ = s.measurement.connections.counters.insert("conntrack_zone_full".into(), 4.0),
         "4 connections are refused by second",
     ),
     ("port-down", |s| s.ports[1].link_up = false, "vm1 is enabled and has no carrier"),
-    ("busy-workers", |s| s.sample.stats.workers[1].busy_percent = 97.0, "worker 1 on core 1 is busy 97 % of the time"),
-    ("device-drops", |s| s.sample.ports[0].rx_dropped = 12.0, "the device of eth1 drops 12 frames by second"),
+    (
+        "busy-workers",
+        |s| s.measurement.stats.workers[1].busy_percent = 97.0,
+        "worker 1 on core 1 is busy 97 % of the time",
+    ),
+    ("device-drops", |s| s.measurement.ports[0].rx_dropped = 12.0, "the device of eth1 drops 12 frames by second"),
     (
         "transmit-full",
         |s| _ = s.ports[1].tx_drops.insert("ovs_tx_failure_drops".into(), 200),
         "200 packets were dropped at vm1: ovs_tx_failure_drops, 200 of them just now",
     ),
-    ("mask-pressure", |s| s.sample.upcalls.now.mask_pressure.push("eth1".into()), "flows of eth1 ask for more masks"),
-    ("flow-limit", |s| s.sample.upcalls.now.flows = 180_000, "180000 of 200000 datapath flows"),
-    ("flow-limit", |s| s.sample.upcalls.evictions = 5.0, "5 evicted by second"),
+    (
+        "mask-pressure",
+        |s| s.measurement.upcalls.now.mask_pressure.push("eth1".into()),
+        "flows of eth1 ask for more masks",
+    ),
+    ("flow-limit", |s| s.measurement.upcalls.now.flows = 180_000, "180000 of 200000 datapath flows"),
+    ("flow-limit", |s| s.measurement.upcalls.evictions = 5.0, "5 evicted by second"),
     ("mtu-mismatch", |s| s.ports[0].mtu = Some(9000), "vm1 has MTU 1500, eth1 of the same bridge 9000"),
     (
         "packets-too-big",
@@ -109,18 +118,18 @@ const SILENT: &[(&str, fn(&mut Switch))] = &[
     ("not-in-force", |s| s.show.errors.clear()),
     ("port-not-in-service", |s| s.ports[0].status.clear()),
     ("controller-unreachable", |s| s.show.bridges[0].controllers[0].error = Some("it was lost before".into())),
-    ("upcalls-lost", |s| s.sample.upcalls.now.lost = 99),
-    ("connections-full", |s| s.sample.connections.connections = 2_699_999),
+    ("upcalls-lost", |s| s.measurement.upcalls.now.lost = 99),
+    ("connections-full", |s| s.measurement.connections.connections = 2_699_999),
     ("port-down", |s| (s.ports[1].link_up, s.ports[1].admin_up) = (false, false)),
-    ("busy-workers", |s| s.sample.stats.workers[1].busy_percent = 89.0),
+    ("busy-workers", |s| s.measurement.stats.workers[1].busy_percent = 89.0),
     ("device-drops", |s| _ = s.ports[0].statistics.insert("rx_dropped".into(), 5)),
     ("transmit-full", |s| {
         for ports in [&mut s.before, &mut s.ports] {
             ports[1].tx_drops.insert("ovs_tx_failure_drops".into(), 99);
         }
     }),
-    ("mask-pressure", |s| s.sample.upcalls.now.masks = 500),
-    ("flow-limit", |s| s.sample.upcalls.now.flows = 179_999),
+    ("mask-pressure", |s| s.measurement.upcalls.now.masks = 500),
+    ("flow-limit", |s| s.measurement.upcalls.now.flows = 179_999),
     ("mtu-mismatch", |s| (s.ports[2].mtu, s.ports[0].mtu) = (Some(1400), Some(1500))),
     ("packets-too-big", |s| drop_at(s, 1, "too_big", 9, 9)),
     ("sent-to-port-down", |s| drop_at(s, 1, "port_down", 5, 5)),

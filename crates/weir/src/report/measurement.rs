@@ -1,6 +1,6 @@
 //! What happened in the switch in an interval: what `weir top` shows, and prints with `--once --json`.
 //!
-//! Made of two looks ([`Look`]) at the daemon's reports. docs/top.md has the keys.
+//! Made of the daemon's reports at two times ([`Reports`]). docs/top.md has the keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{PortShow, Ports, Stats};
 
 /// What the daemon says at a time.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct Reports {
     /// `weir/stats`.
     pub stats: Stats,
     /// `weir/ports`.
@@ -35,7 +35,7 @@ pub struct Look {
 
 /// What happened in an interval. Counts are by second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct Measurement {
     /// Length of the interval in seconds.
     pub interval_s: f64,
     /// Ports, by bridge and OpenFlow number.
@@ -59,7 +59,7 @@ pub struct Sample {
     pub drops: Option<Ranking<TopDrop>>,
 }
 
-/// A port in [`Sample`].
+/// A port in [`Measurement`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortRates {
     /// Name.
@@ -96,7 +96,7 @@ pub struct PortRates {
     pub error: Option<String>,
 }
 
-/// The slow path in [`Sample`].
+/// The slow path in [`Measurement`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UpcallRates {
     /// Misses that were answered.
@@ -119,7 +119,7 @@ pub struct UpcallRates {
     pub now: Upcalls,
 }
 
-/// Tracked connections in [`Sample`].
+/// Tracked connections in [`Measurement`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionRates {
     /// Connections now.
@@ -138,17 +138,17 @@ pub struct ConnectionRates {
     pub zones: Vec<ZoneShow>,
 }
 
-impl Look {
+impl Reports {
     /// What happened since `before`, which was `time` ago.
     #[must_use]
-    pub fn since(&self, before: &Look, time: Duration) -> Sample {
+    pub fn since(&self, before: &Reports, time: Duration) -> Measurement {
         let known: BTreeMap<_, _> = before.ports.ports.iter().map(|port| ((&port.bridge, &port.name), port)).collect();
         let new = PortShow::default();
         let ports = self.ports.ports.iter().map(|port| {
             let before = known.get(&(&port.bridge, &port.name)).copied().unwrap_or(&new);
             port_rates(port, before, time)
         });
-        Sample {
+        Measurement {
             interval_s: time.as_secs_f64(),
             ports: ports.collect(),
             stats: self.stats.rates(&before.stats, time),
@@ -239,19 +239,20 @@ mod tests {
 
     #[test]
     fn ports_are_compared_by_name() {
-        let before = Look { ports: Ports { ports: vec![port("p1", 10, 5), port("gone", 3, 0)] }, ..Look::default() };
-        let now = Look { ports: Ports { ports: vec![port("new", 8, 0), port("p1", 30, 5)] }, ..Look::default() };
-        let sample = now.since(&before, Duration::from_secs(2));
-        let rates: Vec<_> = sample.ports.iter().map(|p| (p.name.as_str(), p.rx_packets, p.dropped)).collect();
+        let before =
+            Reports { ports: Ports { ports: vec![port("p1", 10, 5), port("gone", 3, 0)] }, ..Reports::default() };
+        let now = Reports { ports: Ports { ports: vec![port("new", 8, 0), port("p1", 30, 5)] }, ..Reports::default() };
+        let measurement = now.since(&before, Duration::from_secs(2));
+        let rates: Vec<_> = measurement.ports.iter().map(|p| (p.name.as_str(), p.rx_packets, p.dropped)).collect();
         assert_eq!(rates, [("new", 4.0, 0.0), ("p1", 10.0, 0.0)]);
-        assert!(sample.ports[1].drops.is_empty(), "only reasons that occur");
+        assert!(measurement.ports[1].drops.is_empty(), "only reasons that occur");
     }
 
     #[test]
-    fn a_sample_survives_json() {
-        let sample = Look { ports: Ports { ports: vec![port("p1", 30, 5)] }, ..Look::default() }
-            .since(&Look::default(), Duration::from_secs(1));
-        let text = serde_json::to_string(&sample).unwrap();
-        assert_eq!(serde_json::from_str::<Sample>(&text).unwrap(), sample);
+    fn a_measurement_survives_json() {
+        let measurement = Reports { ports: Ports { ports: vec![port("p1", 30, 5)] }, ..Reports::default() }
+            .since(&Reports::default(), Duration::from_secs(1));
+        let text = serde_json::to_string(&measurement).unwrap();
+        assert_eq!(serde_json::from_str::<Measurement>(&text).unwrap(), measurement);
     }
 }
