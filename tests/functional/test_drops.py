@@ -5,25 +5,13 @@ import subprocess
 
 import pytest
 from conftest import WEIR, until
-
-CONFIG = """
-[[bridge]]
-name = "br0"
-local = false
-[[bridge.port]]
-name = "{a.port}"
-[[bridge.port]]
-name = "{b.port}"
-"""
+from lib.net import PAIR, pair
 
 
 @pytest.fixture
 def switch(weir, net):
     """A switch that joins two hosts which know each other's address, and these."""
-    a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
-    a.run("ip", "neigh", "add", "10.0.0.2", "lladdr", b.mac, "dev", "eth0")
-    b.run("ip", "neigh", "add", "10.0.0.1", "lladdr", a.mac, "dev", "eth0")
-    w = weir(CONFIG.format(a=a, b=b))
+    w, a, b = pair(weir, net)
     assert a.ping("10.0.0.2") == 3
     return w, a, b
 
@@ -110,7 +98,7 @@ def test_watching_shows_what_was_dropped_meanwhile(switch):
 
 def test_what_no_flow_matches_has_its_table(weir, net):
     a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
-    w = weir(CONFIG.format(a=a, b=b).replace('local = false', 'local = false\nfail_mode = "secure"'))
+    w = weir(PAIR.format(a=a, b=b).replace('local = false', 'local = false\nfail_mode = "secure"'))
     a.run("ip", "neigh", "add", "10.0.0.2", "lladdr", b.mac, "dev", "eth0")
     assert a.ping("10.0.0.2", wait=1) == 0
 
@@ -132,13 +120,13 @@ def test_rows_add_up_when_a_port_has_gone(switch):
         return sum(d["packets"] for d in drops(w) if d["reason"] == "rule")
 
     until(lambda: counted() >= 6 and rows() == counted())
-    w.configure(CONFIG.format(a=a, b=b).rpartition("[[bridge.port]]")[0])
+    w.configure(PAIR.format(a=a, b=b).rpartition("[[bridge.port]]")[0])
     w.cli("reload")
     until(lambda: rows() == counted())
     assert not [d for d in drops(w) if d.get("in_port") == b.port]
     # What the other port drops has its flow still.
     assert of_rule(w, 5) == [(a.port, 0, 3)]
-    w.configure(CONFIG.format(a=a, b=b))
+    w.configure(PAIR.format(a=a, b=b))
     w.cli("reload")
     until(lambda: b.ping("10.0.0.1", wait=1) == 0 and b.port in [port for port, _, _ in of_rule(w, 5)])
     assert (a.port, 0, 3) in of_rule(w, 5)

@@ -137,3 +137,23 @@ class Net:
             run("ip", "link", "del", host.port, check=False)
             run("ip", "netns", "del", host.ns, check=False)
         self.hosts = []
+
+
+#: A configuration that joins two hosts.
+PAIR = """
+[[bridge]]
+name = "br0"
+local = false
+[[bridge.port]]
+name = "{a.port}"
+[[bridge.port]]
+name = "{b.port}"
+"""
+
+
+def pair(weir, net):
+    """A switch that joins two hosts which know each other's address, and these. `weir` and `net` are the fixtures."""
+    a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
+    a.run("ip", "neigh", "add", "10.0.0.2", "lladdr", b.mac, "dev", "eth0")
+    b.run("ip", "neigh", "add", "10.0.0.1", "lladdr", a.mac, "dev", "eth0")
+    return weir(PAIR.format(a=a, b=b)), a, b

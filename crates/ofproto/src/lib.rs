@@ -44,6 +44,7 @@ pub mod trace;
 pub mod xlate;
 
 pub use bridge::Bridge;
+pub use bridge::counters::{NoRuleId, RuleCounters, RuleId};
 pub use bridge::tunnels::CarrierInfo;
 pub use error::Error;
 pub use events::{PacketInEvent, Subscriber, SubscriptionId};

@@ -16,6 +16,7 @@
 //! - [`source`]: where the desired state comes from: a file or a database
 //! - [`tap`]: copies of packets with what has become of each
 //! - [`timer`]: sleeping by the daemon's clock
+//! - [`top`]: what the switch does, on a terminal
 //! - [`turn`]: whose turn it is to work on a long reply
 //! - [`unixctl`]: the control socket
 //! - [`vlog`]: the log
@@ -33,6 +34,7 @@ pub mod rundir;
 pub mod source;
 pub mod tap;
 pub mod timer;
+pub mod top;
 pub mod turn;
 pub mod unixctl;
 pub mod vlog;

@@ -1,10 +1,11 @@
 //! Flows of the datapath, and packets that the layer above injects.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use packet::{Key, Mask, Packet, Time};
 
-use crate::action::Action;
+use crate::action::{Action, PortNo};
 use crate::actions::program::Program;
 use crate::classify::Requester;
 use crate::datapath::Datapath;
@@ -123,6 +124,18 @@ impl Datapath {
     /// used since `idle_since`. Replaces what is in `uses`.
     pub fn take_uses(&self, from: usize, idle_since: Option<Time>, uses: &mut FlowUses) {
         self.resources.table.take_uses(from, idle_since, uses);
+    }
+
+    /// Calls `visit` for the flows of a chunk, with their input port, what they have counted in all, and their tag, for who only looks: nothing is
+    /// taken of it. The flows' lock is held meanwhile, for a few hundred of them at a time.
+    pub fn visit_flows(&self, from: usize, visit: impl FnMut(FlowId, PortNo, &FlowStats, &FlowTag)) {
+        self.resources.table.visit_flows(from, visit);
+    }
+
+    /// The input ports whose flows ask for more masks than they may have ([`set_max_masks`](Datapath::set_max_masks)): some of these flows match
+    /// more than they would, so there are more of them.
+    pub fn ports_under_mask_pressure(&self) -> BTreeSet<PortNo> {
+        self.resources.table.ports_under_mask_pressure()
     }
 
     /// As [`take_uses`](Datapath::take_uses), for one flow. `None` where it has been removed.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `bundle` | Messages that take effect together |
 //! | `check` | Whether instructions and actions can be carried out |
+//! | `counters` | Counters of rules, for who compares them again and again |
 //! | `deletion` | Deletes of many flows, in pieces |
 //! | `flows` | Flow-mods, flow statistics, and the flows of `learn` |
 //! | `groups` | Group-mods, group descriptions and statistics |
@@ -19,6 +20,7 @@
 
 mod bundle;
 pub(crate) mod check;
+pub mod counters;
 mod deletion;
 mod export;
 mod flows;

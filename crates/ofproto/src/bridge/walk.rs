@@ -55,14 +55,13 @@ impl Bridge {
 
     /// Begins a walk over all flows of a table, or of all tables.
     pub fn walk_table(&self, table: TableId) -> FlowWalk {
-        let (out_port, out_group) = (OfPort::ANY, GroupId::ANY);
-        self.walk(FlowStatsRequest {
-            matching: Match::any(),
-            table,
-            out_port,
-            out_group,
-            cookie: CookieFilter::default(),
-        })
+        self.walk(every_flow(table))
+    }
+
+    /// Begins a walk over all flows of all tables, whose counters are as they stand. For who walks over several bridges, and calls
+    /// [`refresh_statistics`](crate::Switch::refresh_statistics) before.
+    pub fn walk_as_counted(&self) -> FlowWalk {
+        self.walk_rules(every_flow(TableId::ALL))
     }
 
     fn walk(&self, request: FlowStatsRequest) -> FlowWalk {
@@ -155,6 +154,11 @@ impl FlowWalk {
         }
         rules
     }
+}
+
+fn every_flow(table: TableId) -> FlowStatsRequest {
+    let (out_port, out_group) = (OfPort::ANY, GroupId::ANY);
+    FlowStatsRequest { matching: Match::any(), table, out_port, out_group, cookie: CookieFilter::default() }
 }
 
 /// Whether packets may have been forwarded by the flows of a table since they were counted last: a record of a datapath

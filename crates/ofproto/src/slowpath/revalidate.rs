@@ -157,7 +157,7 @@ impl Switch {
 
     /// Brings statistics up to date for whoever is about to read them, unless there are so many flows that this takes
     /// long.
-    pub(crate) fn refresh_statistics(&self) {
+    pub fn refresh_statistics(&self) {
         if self.datapath.get().is_some_and(|datapath| datapath.flow_count() <= COUNTED_AT_ONCE) {
             self.take_statistics(self.clock.now(), false);
         }

@@ -20,6 +20,16 @@ pub struct Place {
 }
 
 impl Place {
+    /// Where a rule stands that is in a table.
+    pub fn of(rule: &Rule) -> Place {
+        Place::new(rule.priority, rule.number())
+    }
+
+    /// The place with this number.
+    pub fn new(priority: u16, number: u64) -> Place {
+        Place { priority: Reverse(priority), number }
+    }
+
     /// The number of the rule that stands here.
     pub fn number(self) -> u64 {
         self.number
@@ -115,6 +125,12 @@ impl Listing {
         let later = (place.map_or(Bound::Unbounded, |place| Bound::Excluded(place.priority)), Bound::Unbounded);
         let later = self.chunks.range(later);
         same.chain(later.flat_map(|(&priority, chunks)| chunks.iter().flat_map(move |chunk| chunk.iter(priority, 0))))
+    }
+
+    /// The rule at a place.
+    pub fn get(&self, place: Place) -> Option<&Arc<Rule>> {
+        let before = Place { number: place.number.checked_sub(1)?, ..place };
+        self.after(Some(before)).next().filter(|(found, _)| *found == place).map(|(_, rule)| rule)
     }
 
     /// How many rules are listed.
@@ -222,10 +238,6 @@ mod tests {
     use super::*;
     use crate::table::{Classifier, RuleInstructions};
 
-    fn place(rule: &Rule) -> Place {
-        Place { priority: Reverse(rule.priority), number: rule.number() }
-    }
-
     proptest! {
         /// Rules come, go, are replaced and come back, and all are listed as in a map.
         #[test]
@@ -244,24 +256,24 @@ mod tests {
                     (0, Some(old)) => {
                         let new = rule(old.priority);
                         listing.insert(&new, Some(&*old));
-                        prop_assert_eq!(place(&new), place(&old));
-                        map.insert(place(&new), new);
+                        prop_assert_eq!(Place::of(&new), Place::of(&old));
+                        map.insert(Place::of(&new), new);
                     }
                     (1 | 2, Some(old)) => {
                         listing.remove(&old);
                         listing.remove(&old);
-                        map.remove(&place(&old));
+                        map.remove(&Place::of(&old));
                         gone.push(old);
                     }
                     (3, _) if !gone.is_empty() => {
                         let back = gone.swap_remove(which % gone.len());
                         listing.insert(&back, None);
-                        map.insert(place(&back), back);
+                        map.insert(Place::of(&back), back);
                     }
                     _ => {
                         let new = rule(priority);
                         listing.insert(&new, None);
-                        map.insert(place(&new), new);
+                        map.insert(Place::of(&new), new);
                     }
                 }
                 prop_assert_eq!(listing.count(), map.len());
@@ -276,6 +288,7 @@ mod tests {
                 let Some(&at) = map.keys().nth(cut % map.len().max(1)) else { continue };
                 for at in [at, at.end_of_priority(), Place { number: at.number - 1, ..at }] {
                     prop_assert_eq!(listed(Some(at)), mapped((Bound::Excluded(at), Bound::Unbounded)));
+                    prop_assert_eq!(listing.get(at).map(Arc::as_ptr), map.get(&at).map(Arc::as_ptr));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The command line, declared once: parsing, help, completion and the man page follow from this.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as Options, Parser, Subcommand, ValueEnum};
 
@@ -32,7 +33,7 @@ pub struct Args {
 
 const AFTER_HELP: &str = "\
 Examples:
-  weir doctor                  what to change on this machine, in order
+  weir doctor                  what to change on this machine and the switch, in order
   weir check switch.toml       look for mistakes without starting anything
   weir run switch.toml         run the switch until it is ended by a signal or 'weir ctl exit'
   weir flows --bridge br0      OpenFlow flows of br0, and the flows of the datapath
@@ -91,10 +92,43 @@ pub enum CliCommand {
     },
 
     /// Show the counters of the workers: hits by tier, misses, cycles, batches, drops by reason
-    Stats,
+    ///
+    /// Counters are those since the start. With --interval, what happened in each interval, a line each, by second; with --json an object a
+    /// line, with each worker in it.
+    #[command(
+        after_help = "Examples:\n  weir stats\n  weir stats --interval 1 --count 10\n  weir --json stats --interval 0.5"
+    )]
+    Stats {
+        /// Show every so many seconds what happened in them, until interrupted
+        #[arg(long, short, value_name = "SECONDS", value_parser = interval)]
+        interval: Option<Duration>,
+
+        /// End after so many intervals
+        #[arg(long, short, value_name = "N", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
 
     /// Show the ports with their counters
     Ports,
+
+    /// Show on the terminal what the switch does: ports, workers, queues, flows, rules, drops, connections, upcalls
+    ///
+    /// Rates are by second, over each interval. Keys sort, filter and lead from a port to its queues, drops and flows, and from a rule to its
+    /// datapath flows; '?' lists them. With --once one measurement is printed, as tables or with --json as an object (docs/top.md).
+    #[command(after_help = "Examples:\n  weir top\n  weir top --interval 5\n  weir --json top --once --rows 5")]
+    Top {
+        /// Seconds between two looks
+        #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+        interval: Duration,
+
+        /// Print what happened in one interval
+        #[arg(long)]
+        once: bool,
+
+        /// Most flows, rules and drops that --once prints
+        #[arg(long, value_name = "N", default_value_t = 20, requires = "once", value_parser = clap::value_parser!(u16).range(1..=1000))]
+        rows: u16,
+    },
 
     /// Show which packets were dropped where, and why
     ///
@@ -210,11 +244,16 @@ pub enum CliCommand {
         config: PathBuf,
     },
 
-    /// Look for what this machine lacks, and say what to change, in order
+    /// Look for what this machine and the running switch lack, and say what to change, in order
     ///
-    /// Looks at the kernel, permissions, limits, hugepages, the IOMMU, network cards and their drivers, and
-    /// the cores. Changes nothing. Exit status 1 when something is found without which Weir does not work.
-    Doctor,
+    /// Looks at the kernel, permissions, limits, hugepages, the IOMMU, network cards and their drivers, and the cores; where a switch runs, at its
+    /// workers, drops, flows, ports, connections and controllers over some seconds (docs/doctor.md). Changes nothing. Exit status 1 when something
+    /// is found that does not work.
+    Doctor {
+        /// Seconds to look at the switch
+        #[arg(long, short, value_name = "SECONDS", default_value = "2", value_parser = interval)]
+        interval: Duration,
+    },
 
     /// Run a command of the control socket and print its answer
     ///
@@ -238,6 +277,16 @@ pub enum CliCommand {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
+}
+
+/// An interval, as a number of seconds.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("an interval is from 0.1 to 3600 seconds".into())
+    }
 }
 
 /// What `weir tap` takes.

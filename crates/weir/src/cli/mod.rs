@@ -1,10 +1,13 @@
 //! The command line: parses it and does what it says.
 //!
 //! - [`args`]: the commands and their options
+//! - [`doctor`]: `weir doctor`
 //! - [`drops`]: `weir drops`
 //! - [`extcap`]: `weir extcap`, for Wireshark
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
+//! - [`stats`]: `weir stats --interval`
 //! - [`tap`]: `weir tap`
+//! - [`top`]: `weir top`
 //! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
 use std::ffi::OsString;
@@ -19,17 +22,19 @@ use serde_json::json;
 
 use crate::config::{self, check};
 use crate::daemon;
-use crate::doctor;
 use crate::report::{self, Flows, IngressElements, IngressReport, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::source::toml;
 use crate::unixctl::{Client, client};
 
 pub mod args;
+mod doctor;
 mod drops;
 mod extcap;
 pub mod run;
+mod stats;
 mod tap;
+mod top;
 pub mod vswitchd;
 use args::{Args, CliCommand, IngressCommand};
 
@@ -81,6 +86,12 @@ enum Error {
         "weir: a capture file is not written to a terminal; name a file or use a pipe: weir tap -w - | tshark -r -"
     )]
     CaptureOnTerminal,
+    #[error("weir: {0}")]
+    Top(#[from] crate::top::source::Error),
+    #[error(
+        "weir: weir top needs a terminal; one measurement is printed by weir top --once, as JSON by weir --json top --once"
+    )]
+    NoTerminal,
     #[error("weir: --extcap-interface is missing; --extcap-interfaces lists the interfaces")]
     NoInterface,
     #[error("weir: {0}: no such interface; --extcap-interfaces lists them")]
@@ -89,7 +100,7 @@ enum Error {
     NoPipe,
     #[error("weir: nothing is asked; Wireshark gives --extcap-dlts, --extcap-config or --capture (docs/tap.md)")]
     NothingAsked,
-    #[error("weir: this machine is not ready; what to mend comes first above")]
+    #[error("weir: something does not work; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
     Write(#[from] std::io::Error),
@@ -106,13 +117,17 @@ fn dispatch(args: Args) -> Result<(), Error> {
                 report::text::flows(r)
             })
         }
-        CliCommand::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
+        CliCommand::Stats { interval: None, .. } => {
+            daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r))
+        }
+        CliCommand::Stats { interval: Some(interval), count } => stats::watch(&daemon, interval, count),
         CliCommand::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
         CliCommand::Drops { port, by, watch, interval } => {
             let by = drops::by(&by);
             let watch = watch.then(|| Duration::from_secs(interval));
             drops::show(&daemon, port.as_deref(), by, watch)
         }
+        CliCommand::Top { interval, once, rows } => top::show(daemon, interval, once.then_some(rows.into())),
         CliCommand::Tap(options) => tap::run(&daemon, &options),
         CliCommand::Extcap(options) => extcap::run(&daemon, &options),
         CliCommand::Trace { bridge, flow, packet, generate, names, ct_next } => {
@@ -126,7 +141,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
         CliCommand::Ingress { port, command, rules } => daemon.ingress(port, command, rules),
         CliCommand::Reload => daemon.ctl("reload", &[]),
         CliCommand::Check { config } => check(&config, args.json),
-        CliCommand::Doctor => doctor(args.json),
+        CliCommand::Doctor { interval } => doctor::run(daemon, interval),
         CliCommand::Ctl { name, args } => daemon.ctl(&name, &args),
         CliCommand::Version => version(args.json),
         CliCommand::Completions { shell } => {
@@ -225,12 +240,6 @@ fn check(config: &Path, json: bool) -> Result<(), Error> {
         return Err(problems.into());
     }
     if json { print(&serde_json::to_string_pretty(&loaded.desired)?) } else { print("no mistakes found") }
-}
-
-fn doctor(json: bool) -> Result<(), Error> {
-    let findings = doctor::examine(&doctor::Machine::at("/"));
-    print(&if json { serde_json::to_string_pretty(&findings)? } else { doctor::text(&findings) })?;
-    if findings.iter().any(|finding| finding.level == doctor::Severity::Problem) { Err(Error::Unready) } else { Ok(()) }
 }
 
 fn version(json: bool) -> Result<(), Error> {

@@ -21,6 +21,7 @@ use ports::Port;
 use super::compiler::Compiler;
 use super::offload::{OffloadStatus, Offloads};
 use crate::config::desired::IngressProgram;
+use crate::report;
 
 /// The filters of all ports.
 #[derive(Default)]
@@ -55,6 +56,25 @@ pub struct Configured {
 }
 
 impl IngressFilters {
+    /// What is told of all filters: their rules and programs, with their counters.
+    pub fn report(&self) -> Vec<report::IngressPort> {
+        let filters = self.all().into_iter().map(|(name, filter)| {
+            let offload = self.offload_status(&name).unwrap_or_default();
+            let counts = self.counts(&name, &filter);
+            let shown = |(number, (rule, counts)): (usize, (&ingress::Rule, RuleCounts))| report::IngressRule {
+                rule: rule.to_string(),
+                packets: counts.packets,
+                bytes: counts.bytes,
+                dropped: counts.dropped,
+                offloaded: number < offload.rules,
+            };
+            let rules = filter.rules().rules().iter().zip(counts).enumerate().map(shown).collect();
+            let program = filter.program().map(|program| program_report(program));
+            report::IngressPort { name, rules, not_offloaded: offload.reason, program }
+        });
+        filters.collect()
+    }
+
     /// Makes the filters of new receive queues.
     pub fn source(&self) -> IngressSource {
         let by_port = self.by_port.clone();
@@ -233,4 +253,27 @@ fn device(datapath: &Datapath, port: &str) -> Option<(PortNo, Arc<dyn Port>)> {
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {
     Box::new(Ingress { filter: Some(Box::new(filter.for_queue())) })
+}
+fn program_report(program: &PortProgram) -> report::IngressProgram {
+    let (machine, counts) = (program.machine(), program.counts());
+    let maps = machine.maps().iter().map(|map| map.definition()).map(|map| report::IngressMap {
+        name: map.name.clone(),
+        r#type: map.kind_name(),
+        key_size: map.key_size,
+        value_size: map.value_size,
+        max_entries: map.max_entries,
+    });
+    report::IngressProgram {
+        path: program.path().to_owned(),
+        name: machine.name().to_owned(),
+        instructions: machine.len(),
+        longest: machine.longest(),
+        code: machine.code(),
+        passed: counts.passed,
+        dropped: counts.dropped,
+        aborted: counts.aborted,
+        unsupported: counts.unsupported,
+        faults: counts.faults,
+        maps: maps.collect(),
+    }
 }

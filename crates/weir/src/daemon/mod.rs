@@ -4,6 +4,7 @@
 //! management (main)  control socket, OpenFlow, signals, the source: one task for each, none waits for work
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
+//! top                finds what has the most traffic, while somebody asks
 //! exporter           sends samples and flow records to collectors
 //! port-watch         notices what happens to the ports' devices
 //! netstate           follows the kernel's routes and neighbours
@@ -22,6 +23,7 @@
 //! - `commands`: what the control socket takes
 //! - `compiler`: compiles the ingress filters of a configuration
 //! - `configurator`: the thread that brings the switch to what is wanted
+//! - `drops`: which packets were dropped where, and why
 //! - `engine`: the switch without its management
 //! - `follow`: follows the source of the configuration
 //! - `ingress`: the ingress filters of the ports
@@ -32,6 +34,7 @@
 //! - `mtu`: the MTU of LOCAL ports
 //! - `openflow`: the OpenFlow sockets
 //! - `process`: the daemon as a process of the system
+//! - `ranking`: which flows, rules and drops have the most traffic
 //! - `reload`: asks for the configuration to be read again
 //! - `seed`: secrets of the datapaths' hashes
 //! - `separate`: datapaths that no bridge uses
@@ -66,6 +69,7 @@ mod apply;
 pub mod commands;
 mod compiler;
 mod configurator;
+mod drops;
 mod engine;
 mod exporter;
 mod follow;
@@ -77,6 +81,7 @@ mod netstate;
 mod offload;
 mod openflow;
 pub mod process;
+mod ranking;
 mod reload;
 mod seed;
 mod separate;
@@ -250,6 +255,7 @@ impl<S: ConfigSource> Daemon<S> {
             reloader,
             location: source.location().to_owned(),
             version: settings.version,
+            rankings: ranking::Rankings::new(engine),
             started: Instant::now(),
         });
         commands::coverage::watch(&context);

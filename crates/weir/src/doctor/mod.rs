@@ -1,4 +1,4 @@
-//! `weir doctor`: what this machine lacks to switch packets well, in the order in which to mend it, each
+//! `weir doctor`: what this machine and the switch on it lack to switch packets well, in the order in which to mend it, each
 //! with the command that does.
 //!
 //! [`Machine`] reads facts, all of them from files below one root, so that tests examine machines that
@@ -8,12 +8,14 @@
 //! - `memory`: hugepages and locked memory
 //! - `pci`: network cards and their drivers
 //! - `processor`: instructions, cores and what takes them away
+//! - [`switch`]: a running switch
 //! - `system`: the kernel and what it offers
 
 mod machine;
 mod memory;
 mod pci;
 mod processor;
+pub mod switch;
 mod system;
 
 use serde::Serialize;
@@ -43,11 +45,17 @@ pub struct Finding {
     pub found: String,
     /// The commands that mend it, in order; empty where there is nothing to do.
     pub commands: Vec<String>,
+    /// What a finding of a running switch is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<&'static str>,
+    /// Where the documentation explains it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub see: Option<String>,
 }
 
 impl Finding {
     fn ok(area: &'static str, found: impl Into<String>) -> Finding {
-        Finding { level: Severity::Ok, area, found: found.into(), commands: Vec::new() }
+        Finding { level: Severity::Ok, area, found: found.into(), commands: Vec::new(), id: None, see: None }
     }
 
     fn advice(area: &'static str, found: impl Into<String>, commands: &[&str]) -> Finding {
@@ -56,7 +64,7 @@ impl Finding {
 
     fn problem(area: &'static str, found: impl Into<String>, commands: &[&str]) -> Finding {
         let commands = commands.iter().map(|c| c.to_string()).collect();
-        Finding { level: Severity::Problem, area, found: found.into(), commands }
+        Finding { level: Severity::Problem, commands, ..Finding::ok(area, found) }
     }
 }
 
@@ -86,16 +94,30 @@ const CHECKS: &[Check] = &[
 
 /// Examines a machine: problems first, then advice, then what is as it should be.
 pub fn examine(machine: &Machine) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check(machine)).collect();
+    sorted(CHECKS.iter().flat_map(|check| check(machine)).collect())
+}
+
+/// Findings in the order in which to act on them.
+pub fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.level);
     findings
+}
+
+/// That no switch was examined, and why.
+pub fn no_switch(why: &str) -> Finding {
+    Finding::ok("switch", format!("none was looked at: {why}"))
+}
+
+/// That a switch does not answer, and why.
+pub fn silent_switch(why: &str) -> Finding {
+    Finding::problem("switch", format!("it does not answer: {why}"), &["weir show   # again, when it may be less busy"])
 }
 
 /// The findings as text.
 pub fn text(findings: &[Finding]) -> String {
     let width = findings.iter().map(|f| f.area.len()).max().unwrap_or(0);
     let mut out = String::new();
-    for Finding { level, area, found, commands } in findings {
+    for Finding { level, area, found, commands, see, .. } in findings {
         let level = match level {
             Severity::Problem => "PROBLEM",
             Severity::Advice => "advice",
@@ -104,6 +126,9 @@ pub fn text(findings: &[Finding]) -> String {
         out += &format!("{level:<7}  {area:<width$}  {found}\n");
         for command in commands {
             out += &format!("{:7}  {:width$}    # {command}\n", "", "");
+        }
+        if let Some(see) = see {
+            out += &format!("{:7}  {:width$}    see {see}\n", "", "");
         }
     }
     let count = |level| findings.iter().filter(|f| f.level == level).count();

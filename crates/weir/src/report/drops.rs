@@ -38,7 +38,7 @@ pub struct DropRow {
 }
 
 /// What decided that packets are dropped.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropRule {
     /// A bridge's tables.
@@ -50,7 +50,7 @@ pub enum DropRule {
 }
 
 /// The last table that was looked up before a drop, and what was found there.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DropFlow {
     /// Name of the bridge.
     pub bridge: String,
@@ -61,7 +61,7 @@ pub struct DropFlow {
 }
 
 /// A flow in [`DropFlow`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FoundFlow {
     /// Cookie.
     pub cookie: u64,
@@ -141,11 +141,12 @@ impl Drops {
     }
 }
 
-type RowKey = (String, String, Option<String>, Option<String>, Option<DropRule>);
+/// What tells rows apart: stage, reason, input port, output port, and what decided it.
+pub type RowKey = (String, String, Option<String>, Option<String>, Option<DropRule>);
 
 impl DropRow {
     /// What tells it from others.
-    fn key(&self) -> RowKey {
+    pub fn key(&self) -> RowKey {
         let DropRow { stage, reason, in_port, out_port, rule, .. } = self.clone();
         (stage, reason, in_port, out_port, rule)
     }

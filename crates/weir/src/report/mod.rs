@@ -1,7 +1,11 @@
 //! What the daemon tells about itself, as data: the JSON of `--json`, from which the text for people is made, too. Keys
 //! are only ever added.
 //!
+//! - [`activity`]: receive queues, the slow path, tracked connections
 //! - [`drops`]: which packets were dropped where, and why
+//! - [`measurement`]: what happened in an interval
+//! - [`ranking`]: what has the most traffic
+//! - [`rates`]: counters by second
 //! - [`table`]: plain tables
 //! - [`text`]: the reports as tables for people
 //! - [`trace`]: `weir trace`
@@ -10,7 +14,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub mod activity;
 pub mod drops;
+pub mod measurement;
+pub mod ranking;
+pub mod rates;
 pub mod table;
 pub mod text;
 pub mod trace;
@@ -187,6 +195,18 @@ pub struct PortShow {
     pub drops: BTreeMap<String, u64>,
     /// Why the port is not in service.
     pub error: Option<String>,
+}
+
+impl PortShow {
+    /// Whether it works, in a word.
+    pub fn link_state(&self) -> &'static str {
+        match (self.error.is_some(), self.admin_up, self.link_up) {
+            (true, _, _) => "error",
+            (_, false, _) => "disabled",
+            (_, true, false) => "down",
+            (_, true, true) => "up",
+        }
+    }
 }
 
 /// The answer of `weir/ports`.

@@ -47,7 +47,7 @@ fn show_bridge(text: &mut String, bridge: &BridgeShow) {
             port.name.clone(),
             port.kind.clone(),
             vlan(port),
-            link(port).into(),
+            port.link_state().into(),
             port.mtu.map_or("-".into(), |n| n.to_string()),
             port.mac.clone().unwrap_or("-".into()),
             details(port),
@@ -58,15 +58,6 @@ fn show_bridge(text: &mut String, bridge: &BridgeShow) {
 
 fn ofport(number: u32) -> String {
     if number == openflow::OfPort::LOCAL.0 { "LOCAL".into() } else { number.to_string() }
-}
-
-fn link(port: &PortShow) -> &'static str {
-    match (port.error.is_some(), port.admin_up, port.link_up) {
-        (true, _, _) => "error",
-        (_, false, _) => "disabled",
-        (_, true, false) => "down",
-        (_, true, true) => "up",
-    }
 }
 
 fn vlan(port: &PortShow) -> String {
@@ -105,8 +96,12 @@ pub fn ports(ports: &Ports) -> String {
     ]);
     for port in &ports.ports {
         let count = |name: &str| port.statistics.get(name).map_or("-".into(), |&n| grouped(n));
-        let mut row =
-            vec![port.bridge.clone(), port.ofport.map_or("-".into(), ofport), port.name.clone(), link(port).into()];
+        let mut row = vec![
+            port.bridge.clone(),
+            port.ofport.map_or("-".into(), ofport),
+            port.name.clone(),
+            port.link_state().into(),
+        ];
         row.extend(["rx_packets", "rx_bytes", "rx_dropped", "rx_errors"].map(count));
         row.extend(["tx_packets", "tx_bytes", "tx_dropped", "tx_errors"].map(count));
         row.push(drops(port.drops.iter().chain(&port.tx_drops)));

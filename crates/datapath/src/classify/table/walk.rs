@@ -3,11 +3,13 @@
 //! A walk takes the mutex for a few flows at a time, allocates nothing for a flow, and reads no more of it than it
 //! needs: of an unused flow its record and its counters, which lie in arrays.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use packet::{Key, Mask, Time};
 
 use super::megaflow::{LOCKED, Table, Writer};
+use crate::action::PortNo;
 use crate::upcall::{FlowId, FlowStats, FlowTag, FlowUses};
 
 /// Numbers in a chunk.
@@ -42,6 +44,26 @@ impl Table {
                 }
             });
         }
+    }
+
+    /// Calls `visit` for the flows of the chunk from number `from` on, with their input port, what they have counted in all, and their tag. Takes
+    /// nothing of it. The mutex is held.
+    pub fn visit_flows(&self, from: usize, mut visit: impl FnMut(FlowId, PortNo, &FlowStats, &FlowTag)) {
+        for from in (from..from + FLOW_CHUNK).step_by(LOCKED) {
+            let Writer { records, lists, .. } = &mut *self.writer.lock();
+            records.visit(from..from + LOCKED, |flow, record, _| {
+                if let Some(list) = lists.get(&record.list) {
+                    visit(self.arena.id(flow), list.stage.in_port, &self.stats_of(flow, record), &record.tag);
+                }
+            });
+        }
+    }
+
+    /// The input ports with a list that is asked for more masks than it may have, so that some of its flows match more than they would.
+    pub fn ports_under_mask_pressure(&self) -> BTreeSet<PortNo> {
+        let writer = self.writer.lock();
+        let pressed = writer.lists.values().filter(|list| list.pressure.is_some());
+        pressed.map(|list| list.stage.in_port).collect()
     }
 
     /// Takes what a flow has counted since the last walk.

@@ -7,6 +7,7 @@ use tunnel::config::{Config, Kind};
 
 use super::{conntrack, datapaths, flows, neighbours, ports, routes, time, trace};
 use crate::cli::vswitchd::options::{self, Dirs};
+use crate::daemon::ranking::Question;
 
 /// Reads `text`, whose words are apart by spaces, as the arguments of everything that takes some.
 pub fn fuzz(text: &str) {
@@ -15,6 +16,7 @@ pub fn fuzz(text: &str) {
     let _ = flows::DumpOptions::parse(&args);
     let _ = trace::TraceArguments::parse(&args);
     let _ = time::Steps::parse(&args);
+    let _ = Question::parse(&args);
     for word in &args {
         let _ = routes::parse(word);
         let _ = datapaths::parse_port(word);
@@ -49,6 +51,7 @@ mod tests {
                 "--l7", "--l7-len", "--ct-next", "new,trk", "ffff", "--pidfile=x", "--unixctl", "--log-file", "-vconsole:off",
                 "geneve", "vxlan", "erspan", "srv6", "bareudp", "key=flow", "remote_ip=fd00::1", "dst_port=5", "csum=true", "ttl=inherit",
                 "erspan_ver=2", "erspan_dir=0", "payload_type=ip", "srv6_segs=fd00::1,fd00::2", "exts=gbp,gpe", "10.0.0.1:2055", "1000", "+5",
+                "flows", "rules", "most=5", "by=bytes", "rule=br0/0:9:17", "interval=0.5",
             ]).prop_map(str::to_owned),
             1 => any::<String>(),
             1 => "[a-z_]{1,8}=[-0-9a-fx:./,]{0,20}",

@@ -1,6 +1,5 @@
 //! The commands on ingress filters, `ingress/*`: docs/ingress.md.
 
-use ingress::ebpf::PortProgram;
 use ingress::ebpf::map::{Map, text};
 use ingress::{RuleSet, rule};
 use tokio::sync::oneshot;
@@ -9,7 +8,7 @@ use super::Context;
 use super::reports::json;
 use crate::config::desired;
 use crate::daemon::ingress::IngressFilters;
-use crate::report::{self, IngressElements, IngressMap, IngressPort, IngressProgram, IngressReport, IngressRule};
+use crate::report::{self, IngressElements, IngressReport};
 use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
 
@@ -123,53 +122,13 @@ fn as_json(context: &Context, args: &[String]) -> Outcome {
 }
 
 /// The filters of one port, or all.
-pub(super) fn report(context: &Context, port: Option<&String>) -> Result<IngressReport, String> {
-    let mut filters = context.engine.ingress.all();
-    if let Some(port) = port {
-        filters.retain(|(name, _)| name == port);
-        if filters.is_empty() {
-            check(context, port)?;
-        }
+fn report(context: &Context, port: Option<&String>) -> Result<IngressReport, String> {
+    let mut ports = context.engine.ingress.report();
+    ports.retain(|filter| port.is_none_or(|port| filter.name == *port));
+    if let Some(port) = port.filter(|_| ports.is_empty()) {
+        check(context, port)?;
     }
-    let ports = filters.into_iter().map(|(name, filter)| {
-        let offload = context.engine.ingress.offload_status(&name).unwrap_or_default();
-        let counts = context.engine.ingress.counts(&name, &filter);
-        let shown = |(number, (rule, counts)): (usize, (&ingress::Rule, ingress::RuleCounts))| IngressRule {
-            rule: rule.to_string(),
-            packets: counts.packets,
-            bytes: counts.bytes,
-            dropped: counts.dropped,
-            offloaded: number < offload.rules,
-        };
-        let rules = filter.rules().rules().iter().zip(counts).enumerate().map(shown).collect();
-        let program = filter.program().map(|program| program_report(program));
-        IngressPort { name, rules, not_offloaded: offload.reason, program }
-    });
-    Ok(IngressReport { ports: ports.collect() })
-}
-
-fn program_report(program: &PortProgram) -> IngressProgram {
-    let (machine, counts) = (program.machine(), program.counts());
-    let maps = machine.maps().iter().map(|map| map.definition()).map(|map| IngressMap {
-        name: map.name.clone(),
-        r#type: map.kind_name(),
-        key_size: map.key_size,
-        value_size: map.value_size,
-        max_entries: map.max_entries,
-    });
-    IngressProgram {
-        path: program.path().to_owned(),
-        name: machine.name().to_owned(),
-        instructions: machine.len(),
-        longest: machine.longest(),
-        code: machine.code(),
-        passed: counts.passed,
-        dropped: counts.dropped,
-        aborted: counts.aborted,
-        unsupported: counts.unsupported,
-        faults: counts.faults,
-        maps: maps.collect(),
-    }
+    Ok(IngressReport { ports })
 }
 
 fn map(context: &Context, args: &[String]) -> Outcome {

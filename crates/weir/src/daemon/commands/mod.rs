@@ -1,5 +1,6 @@
 //! The commands of the control socket, in one table.
 //!
+//! - `activity`: `weir/queues`, `weir/upcalls`, `weir/connections`, `weir/top`
 //! - `cidr`: addresses as arguments
 //! - `conntrack`: `dpctl/...-conntrack`, `dpctl/ct-...`
 //! - `coverage`: `coverage/...`
@@ -36,6 +37,7 @@ use tokio::sync::Notify;
 use super::configurator::Configurator;
 use super::engine::Engine;
 use super::openflow;
+use super::ranking::Rankings;
 use super::reload::Reloader;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
@@ -62,6 +64,7 @@ macro_rules! pieces {
     };
 }
 
+mod activity;
 #[cfg(any(test, fuzzing))]
 pub mod arguments;
 mod cidr;
@@ -112,6 +115,8 @@ pub struct Context {
     pub version: String,
     /// Which implementations of functions were chosen.
     pub chosen: implementations::Chosen,
+    /// What has the most traffic.
+    pub rankings: Rankings,
     /// When the daemon started.
     pub started: Instant,
 }
@@ -140,6 +145,7 @@ pub const TABLE: Commands<Context> = Commands(GROUPS);
 
 static GROUPS: &[&[Command<Context>]] = &[
     COMMANDS,
+    activity::COMMANDS,
     datapaths::COMMANDS,
     dpctl::COMMANDS,
     conntrack::COMMANDS,

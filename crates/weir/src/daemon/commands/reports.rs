@@ -1,5 +1,8 @@
 //! `weir/show` and `weir/ports`.
 
+use std::collections::HashMap;
+
+use datapath::Drops;
 use ofproto::PortInfo;
 
 use super::Context;
@@ -12,12 +15,13 @@ use crate::unixctl::command::Outcome;
 pub fn show(context: &Context, _: &[String]) -> Outcome {
     let unapplied = context.configurator.unapplied();
     let bridges = context.engine.switch.bridges();
+    let drops = drops_by_port(context);
     json(&Show {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         config: context.location.clone(),
         uptime_s: context.started.elapsed().as_secs(),
-        bridges: bridges.iter().map(|bridge| show_bridge(context, bridge, &unapplied)).collect(),
+        bridges: bridges.iter().map(|bridge| show_bridge(context, bridge, &unapplied, &drops)).collect(),
         errors: unapplied.errors.clone(),
     })
 }
@@ -26,7 +30,8 @@ pub fn show(context: &Context, _: &[String]) -> Outcome {
 pub fn ports(context: &Context, _: &[String]) -> Outcome {
     let unapplied = context.configurator.unapplied();
     let bridges = context.engine.switch.bridges();
-    json(&Ports { ports: bridges.iter().flat_map(|bridge| bridge_ports(context, bridge, &unapplied)).collect() })
+    let drops = drops_by_port(context);
+    json(&Ports { ports: bridges.iter().flat_map(|bridge| bridge_ports(bridge, &unapplied, &drops)).collect() })
 }
 
 /// A report as JSON.
@@ -34,7 +39,17 @@ pub fn json(report: &impl serde::Serialize) -> Outcome {
     serde_json::to_string(report).map_err(|e| e.to_string())
 }
 
-fn show_bridge(context: &Context, bridge: &ofproto::Bridge, unapplied: &Unapplied) -> BridgeShow {
+/// What the datapath has dropped, by its numbers of ports.
+fn drops_by_port(context: &Context) -> HashMap<u32, Drops> {
+    context.engine.datapath.stats().ports.into_iter().map(|(number, drops)| (number.0, drops)).collect()
+}
+
+fn show_bridge(
+    context: &Context,
+    bridge: &ofproto::Bridge,
+    unapplied: &Unapplied,
+    drops: &HashMap<u32, Drops>,
+) -> BridgeShow {
     let config = bridge.config();
     let controllers = context.openflow.controllers(bridge.name());
     BridgeShow {
@@ -52,19 +67,18 @@ fn show_bridge(context: &Context, bridge: &ofproto::Bridge, unapplied: &Unapplie
                 error: status.error,
             })
             .collect(),
-        ports: bridge_ports(context, bridge, unapplied),
+        ports: bridge_ports(bridge, unapplied, drops),
         flows: bridge.flow_count() as u64,
         macs: bridge.mac_counts().0,
     }
 }
 
 /// The ports of a bridge, those that could not be opened last.
-fn bridge_ports(context: &Context, bridge: &ofproto::Bridge, unapplied: &Unapplied) -> Vec<PortShow> {
-    let drops = context.engine.datapath.stats().ports;
+fn bridge_ports(bridge: &ofproto::Bridge, unapplied: &Unapplied, drops: &HashMap<u32, Drops>) -> Vec<PortShow> {
     let mut ports: Vec<_> = bridge.ports().iter().map(|info| show_port(bridge.name(), info)).collect();
     for port in &mut ports {
-        let of_port = drops.iter().find(|(number, _)| Some(number.0) == port.dp_port);
-        port.drops = of_port.map(|(_, d)| d.iter().map(|(r, n)| (r.name().into(), n)).collect()).unwrap_or_default();
+        let of_port = port.dp_port.and_then(|number| drops.get(&number));
+        port.drops = of_port.map(|d| d.iter().map(|(r, n)| (r.name().into(), n)).collect()).unwrap_or_default();
     }
     for failed in unapplied.ports.iter().filter(|failed| failed.bridge == bridge.name()) {
         match ports.iter_mut().find(|port| port.name == failed.name) {
