@@ -8,6 +8,7 @@
 //! - [`connections`]: how many peers a listener has, and who makes room
 //! - [`daemon`]: runs the switch, whatever the source
 //! - [`doctor`]: examines the machine
+//! - [`explain`]: what decides what becomes of a packet
 //! - [`features`]: what the datapath can do
 //! - [`flow_text`]: flows of the configuration, as text
 //! - [`reconfigure`]: from what runs to what is wanted
@@ -25,6 +26,7 @@ pub mod config;
 pub mod connections;
 pub mod daemon;
 pub mod doctor;
+pub mod explain;
 pub mod features;
 pub mod flow_text;
 pub mod reconfigure;

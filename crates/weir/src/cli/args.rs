@@ -169,6 +169,30 @@ pub enum CliCommand {
         ct_next: Vec<String>,
     },
 
+    /// Say what decides what becomes of a packet, and what would decide otherwise
+    ///
+    /// Shows the port and its VLAN mode, each table with the rule that decides and the rule that would decide without it, groups, buckets
+    /// and meters, the outcome, and which datapath flow and cache serve such a packet now. PACKET is a frame in hexadecimal, a flow in the
+    /// syntax of ovs-ofctl (in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80) or of ovs-dpctl (in_port(eth1),eth_type(0x0800),...), or a packet of a
+    /// capture file, FILE or FILE:N, as 'weir tap -w FILE' writes it. Nothing is learnt, counted or sent.
+    #[command(
+        after_help = "Examples:\n  weir explain br0 in_port=eth1,tcp,nw_dst=10.0.0.9,tp_dst=80\n  weir explain lost.pcapng:3\n  \
+                            weir explain --port eth1 ffffffffffff0200000000010806..."
+    )]
+    Explain {
+        /// The bridge, unless the packet or --port tells it, and the packet
+        #[arg(value_name = "[BRIDGE] PACKET", required = true, num_args = 1..=2)]
+        words: Vec<String>,
+
+        /// The port that the packet comes in at
+        #[arg(long, short, value_name = "PORT")]
+        port: Option<String>,
+
+        /// The ct_state of the packet when it comes back from connection tracking, as of 'weir trace'
+        #[arg(long, value_name = "STATE")]
+        ct_next: Vec<String>,
+    },
+
     /// Show or change the ingress filter of a port
     ///
     /// A filter is a list of rules with ';' between them. Each is 'drop', 'pass' or 'limit RATE' (packets per

@@ -20,6 +20,7 @@ use serde_json::json;
 use crate::config::{self, check};
 use crate::daemon;
 use crate::doctor;
+use crate::explain::{self, capture};
 use crate::report::{self, Flows, IngressElements, IngressReport, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::source::toml;
@@ -89,6 +90,8 @@ enum Error {
     NoPipe,
     #[error("weir: nothing is asked; Wireshark gives --extcap-dlts, --extcap-config or --capture (docs/tap.md)")]
     NothingAsked,
+    #[error("weir: {0}")]
+    Capture(#[from] capture::Error),
     #[error("weir: this machine is not ready; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
@@ -122,6 +125,16 @@ fn dispatch(args: Args) -> Result<(), Error> {
             arguments.extend(names.then(|| "--names".to_string()));
             ct_next.into_iter().for_each(|state| arguments.extend(["--ct-next".to_string(), state]));
             daemon.report("weir/trace", &arguments, report::trace::trace)
+        }
+        CliCommand::Explain { mut words, port, ct_next } => {
+            let found = match words.last_mut() {
+                Some(packet) => capture::resolve(packet)?,
+                None => None,
+            };
+            let port = port.or(found).map(|port| format!("--port={port}"));
+            let states = ct_next.into_iter().map(|state| format!("--ct-next={state}"));
+            let arguments: Vec<_> = port.into_iter().chain(states).chain(words).collect();
+            daemon.report("weir/explain", &arguments, explain::text::text)
         }
         CliCommand::Ingress { port, command, rules } => daemon.ingress(port, command, rules),
         CliCommand::Reload => daemon.ctl("reload", &[]),
@@ -172,11 +185,18 @@ impl RunningDaemon {
         arguments: &[String],
         render: impl Fn(&T) -> String,
     ) -> Result<(), Error> {
-        let answer = self.call(command, arguments)?;
+        self.show(&self.call(command, arguments)?, render).map(drop)
+    }
+
+    /// Prints an answer, as JSON or by `render`, and returns what it says.
+    fn show<T: DeserializeOwned>(&self, answer: &str, render: impl Fn(&T) -> String) -> Result<T, Error> {
+        let report = serde_json::from_str(answer)?;
         if self.json {
-            return print(&serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&answer)?)?);
+            print(&serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(answer)?)?)?;
+        } else {
+            print(&render(&report))?;
         }
-        print(&render(&serde_json::from_str(&answer)?))
+        Ok(report)
     }
 
     /// Shows or changes the ingress filter of a port.

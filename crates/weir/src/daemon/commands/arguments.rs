@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tunnel::config::{Config, Kind};
 
-use super::{conntrack, datapaths, flows, neighbours, ports, routes, time, trace};
+use super::{conntrack, datapaths, explain, flows, neighbours, ports, routes, time, trace};
 use crate::cli::vswitchd::options::{self, Dirs};
 
 /// Reads `text`, whose words are apart by spaces, as the arguments of everything that takes some.
@@ -14,6 +14,7 @@ pub fn fuzz(text: &str) {
     conntrack::fuzz(&args);
     let _ = flows::DumpOptions::parse(&args);
     let _ = trace::TraceArguments::parse(&args);
+    let _ = explain::ExplainArguments::parse(&args);
     let _ = time::Steps::parse(&args);
     for word in &args {
         let _ = routes::parse(word);
@@ -46,7 +47,7 @@ mod tests {
             3 => select(vec![
                 "zone=1", "mark=0x1/0xff", "labels=0x1/-1", "ct_nw_src=10.0.0.1,ct_nw_proto=6,ct_tp_src=1", "-m", "--more",
                 "default=10", "zone=3,limit=5", "10.0.0.0/8", "fe80::/10", "p1,type=dummy,port_no=3", "02:00:00:00:00:01",
-                "--l7", "--l7-len", "--ct-next", "new,trk", "ffff", "--pidfile=x", "--unixctl", "--log-file", "-vconsole:off",
+                "--l7", "--l7-len", "--ct-next", "new,trk", "--ct-next=trk,est", "--port=p1", "ffff", "--pidfile=x", "--unixctl", "--log-file", "-vconsole:off",
                 "geneve", "vxlan", "erspan", "srv6", "bareudp", "key=flow", "remote_ip=fd00::1", "dst_port=5", "csum=true", "ttl=inherit",
                 "erspan_ver=2", "erspan_dir=0", "payload_type=ip", "srv6_segs=fd00::1,fd00::2", "exts=gbp,gpe", "10.0.0.1:2055", "1000", "+5",
             ]).prop_map(str::to_owned),

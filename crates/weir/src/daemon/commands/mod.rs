@@ -8,6 +8,7 @@
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
+//! - `explain`: `weir/explain`
 //! - `export`: `export/show`
 //! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
 //! - `flows`: `weir/flows`, and the commands that list flows
@@ -72,6 +73,7 @@ mod dpctl;
 mod dpdk;
 mod drops;
 mod dummy;
+mod explain;
 mod export;
 mod features;
 mod flows;
@@ -181,6 +183,9 @@ static COMMANDS: &[Command<Context>] = commands! {
 
     "weir/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::report),
         "What ofproto/trace says, as JSON.";
+
+    "weir/explain" "[--port=PORT] [--ct-next=STATE]... [BRIDGE] {PACKET | FLOW}" (1, usize::MAX) explain::report,
+        "What decides what becomes of a packet, and what would decide otherwise, as JSON.";
 
     "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
     "ofproto/list-tunnels" "" (0, 0) now!(ports::list_tunnels), "The tunnel ports and what packets they take.";
