@@ -20,6 +20,7 @@
 //! - [`turn`]: whose turn it is to work on a long reply
 //! - [`unixctl`]: the control socket
 //! - [`vlog`]: the log
+//! - [`whatif`]: what changes of flows would do
 
 pub mod cli;
 pub mod config;
@@ -38,3 +39,4 @@ pub mod timer;
 pub mod turn;
 pub mod unixctl;
 pub mod vlog;
+pub mod whatif;

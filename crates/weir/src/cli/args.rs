@@ -193,6 +193,47 @@ pub enum CliCommand {
         ct_next: Vec<String>,
     },
 
+    /// Say what changes of flows would do to the traffic that there is, before they are made
+    ///
+    /// The flows of FILE, in the syntax of 'ovs-ofctl --bundle add-flows' (a line may begin with add, modify, modify_strict, delete or
+    /// delete_strict), are applied to a shadow of the tables, and the flows of the datapath are compared as the tables are and as they would
+    /// be. Those that would treat packets otherwise are listed with their packet rate, the highest first. Nothing is changed without
+    /// --commit. Exit status: 0 nothing would change, 1 something would, 2 an error.
+    #[command(
+        after_help = "Examples:\n  weir diff br0 --flows new-acl.txt\n  weir diff br0 --flows all.txt --replace --commit\n  \
+                            weir diff br0 --flows new-acl.txt --expect reach.txt"
+    )]
+    Diff {
+        /// The bridge
+        #[arg(value_name = "BRIDGE")]
+        bridge: String,
+
+        /// The changes, a line each
+        #[arg(long, value_name = "FILE", required_unless_present = "expect")]
+        flows: Option<PathBuf>,
+
+        /// Packets with what is to become of them, a line each: FLOW -> output:PORT,... or FLOW -> drop. The exit status then
+        /// tells whether that is what would happen, and --commit does nothing where it is not
+        #[arg(long, value_name = "FILE")]
+        expect: Option<PathBuf>,
+
+        /// The flows of FILE are to be the bridge's only ones, as with 'ovs-ofctl replace-flows'
+        #[arg(long, requires = "flows")]
+        replace: bool,
+
+        /// Make the changes, all at once, unless others have changed flows, groups, ports or settings meanwhile
+        #[arg(long)]
+        commit: bool,
+
+        /// Most flows that are listed
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+        most: u32,
+
+        /// Seconds between two readings of counters, which make the rates
+        #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+        interval: u64,
+    },
+
     /// Show or change the ingress filter of a port
     ///
     /// A filter is a list of rules with ';' between them. Each is 'drop', 'pass' or 'limit RATE' (packets per

@@ -1,6 +1,7 @@
 //! The command line: parses it and does what it says.
 //!
 //! - [`args`]: the commands and their options
+//! - [`diff`]: `weir diff`
 //! - [`drops`]: `weir drops`
 //! - [`extcap`]: `weir extcap`, for Wireshark
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
@@ -27,6 +28,7 @@ use crate::source::toml;
 use crate::unixctl::{Client, client};
 
 pub mod args;
+mod diff;
 mod drops;
 mod extcap;
 pub mod run;
@@ -45,11 +47,14 @@ pub fn main() -> ExitCode {
         None => {}
     }
     let args = Args::parse_from(extcap::with_command(std::env::args_os().collect()));
+    // As diff(1): 1 says that there is a difference.
+    let failure = if matches!(args.command, CliCommand::Diff { .. }) { ExitCode::from(2) } else { ExitCode::FAILURE };
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Differs) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("{}", e.to_string().trim_end());
-            ExitCode::FAILURE
+            failure
         }
     }
 }
@@ -92,6 +97,10 @@ enum Error {
     NothingAsked,
     #[error("weir: {0}")]
     Capture(#[from] capture::Error),
+    #[error("weir: {}: the name of the file is not UTF-8", .0.display())]
+    NotUtf8(PathBuf),
+    #[error("packets would be treated otherwise")]
+    Differs,
     #[error("weir: this machine is not ready; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
@@ -135,6 +144,12 @@ fn dispatch(args: Args) -> Result<(), Error> {
             let states = ct_next.into_iter().map(|state| format!("--ct-next={state}"));
             let arguments: Vec<_> = port.into_iter().chain(states).chain(words).collect();
             daemon.report("weir/explain", &arguments, explain::text::text)
+        }
+        CliCommand::Diff { bridge, flows, expect, replace, commit, most, interval } => {
+            let mut arguments = vec![bridge, format!("--most={most}"), format!("--interval={interval}")];
+            let flags = [(replace, "--replace"), (commit, "--commit")];
+            arguments.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_string()));
+            diff::run(&daemon, arguments, [("--flows", flows.as_deref()), ("--expect", expect.as_deref())])
         }
         CliCommand::Ingress { port, command, rules } => daemon.ingress(port, command, rules),
         CliCommand::Reload => daemon.ctl("reload", &[]),
