@@ -54,6 +54,7 @@ pub use action::{
 };
 pub use actions::encap::{MADE_UP, made_up_header};
 pub use actions::flow_hash::flow_hash;
+pub use classify::CacheTier;
 pub use config::Config;
 pub use control::balance::AutoBalance;
 pub use control::scheduler::RxPolicy;

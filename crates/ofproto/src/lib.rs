@@ -24,6 +24,8 @@
 //! | [`events`] | What a bridge tells its controllers unasked |
 //! | [`snapshot`] | What survives a restart, in a serialised form |
 //! | [`trace`] | `ofproto/trace` |
+//! | [`explain`] | What decides what becomes of a packet, and what would decide otherwise |
+//! | [`whatif`] | What changes of flows would do, before they are made |
 //! | [`error`] | Why a change of bridges and ports is refused |
 //! | `reference` | A simple switch that tests compare this one with |
 
@@ -31,6 +33,7 @@ pub mod bridge;
 pub mod connection;
 pub mod error;
 pub mod events;
+pub mod explain;
 pub mod model;
 #[cfg(any(test, fuzzing))]
 mod reference;
@@ -41,6 +44,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+pub mod whatif;
 pub mod xlate;
 
 pub use bridge::Bridge;

@@ -30,14 +30,15 @@ use tunnel::fields::FieldTable;
 use crate::connection::budget::Budget;
 use crate::connection::event_memory::EventMemory;
 use crate::events::{Subscriber, SubscriptionId};
-use crate::model::forwarding::{BridgeId, Forwarding, PortState};
+use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mac_batch::MacBatch;
 use crate::model::port::describe;
+use crate::model::shadow::Shadow;
 use crate::model::tunnels::Located;
 use crate::model::underlay::Underlay;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
-use crate::slowpath::drop_sites::{DropSite, DropSites};
+use crate::slowpath::drop_sites::{DropSite, DropSites, TableDrop};
 use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::neighbour_waits::NeighbourWaits;
 use crate::slowpath::paused::Paused;
@@ -49,7 +50,7 @@ use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
-use crate::xlate::{self, Input, Interners, Translation, translate, tunnel_metadata};
+use crate::xlate::{self, Input, Interners, LearntFlow, Translation, translate, tunnel_metadata};
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -272,8 +273,9 @@ impl Switch {
         let state = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?;
         let (bridge, tlv) = (state.id, state.tlv.clone());
         let frozen = self.interners.frozen.get(traced.key.common().recirc_id.get());
-        let input = Input { packet_out: traced.actions, ..self.input(traced.key, bridge, frozen.as_deref()) };
-        Some(Explanation::of(translate(&forwarding, &self.interners, &input, Some(sink)), traced.key, tlv))
+        let (packet_out, shadow) = (traced.actions, traced.shadow);
+        let input = Input { packet_out, shadow, ..self.input(traced.key, bridge, frozen.as_deref()) };
+        Some(Explanation::of(&forwarding, translate(&forwarding, &self.interners, &input, Some(sink)), traced.key, tlv))
     }
 
     /// As [`trace`](Switch::trace), for a packet: addresses and flows are learnt from it, and the
@@ -288,19 +290,16 @@ impl Switch {
         let input = Input { learning: Some(&batch), packet_out: traced.actions, ..input };
         let (now, out) = (input.now, translate(&forwarding, &self.interners, &input, Some(sink)));
         self.learn_macs(&forwarding, batch);
-        let mut metadata = key.clone();
-        let port = state.ports.get(&OfPort(key.common().in_port.get())).and_then(|port| port.dp_port);
-        metadata.common_mut().in_port = port.map_or(0, |port| port.0).into();
-        tunnel_metadata::encode(&state.tlv, &mut metadata);
-        let tlv = state.tlv.clone();
+        let metadata = datapath_key(state, key).unwrap_or_else(|| with_datapath_port(state, key, PortNo(0)));
+        let explanation = Explanation::of(&forwarding, out, key, state.tlv.clone());
         drop(forwarding);
-        self.learn_flows(&out.learnt, now);
+        self.learn_flows(&explanation.learnt, now);
         if let Some(datapath) = self.datapath.get()
-            && out.error.is_none()
+            && explanation.error.is_none()
         {
-            datapath.execute(packet, &metadata, &without_outputs(&out.actions));
+            datapath.execute(packet, &metadata, &without_outputs(&explanation.actions));
         }
-        Some(Explanation::of(out, key, tlv))
+        Some(explanation)
     }
 
     /// Whether packets may be on their way with this recirculation id.
@@ -308,8 +307,24 @@ impl Switch {
         self.interners.frozen.get(id).is_some()
     }
 
+    /// The key that the datapath looks a packet up by that comes in at a port of a bridge; `None` where no port of the
+    /// datapath is behind that, as with patch ports.
+    pub fn datapath_key(&self, bridge: &str, key: &Key) -> Option<Key> {
+        let forwarding = self.forwarding.read();
+        datapath_key(forwarding.bridges.values().find(|state| state.config.name == bridge)?, key)
+    }
+
     fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
-        Input { key, bridge, frozen, packet_out: None, learning: None, now: self.clock.now(), bytes: None }
+        Input {
+            key,
+            bridge,
+            frozen,
+            packet_out: None,
+            learning: None,
+            now: self.clock.now(),
+            bytes: None,
+            shadow: None,
+        }
     }
 
     /// Translates the key of a datapath flow, or of a miss whose batch learns. `None` where its port is not of any bridge.
@@ -332,6 +347,20 @@ impl Switch {
         now: Time,
         bytes: Option<u64>,
     ) -> Option<Translation> {
+        let input = DatapathInput { interners: &self.interners, shadow: None, learning, now, bytes };
+        let mut out = self.translate_as(forwarding, key, &input)?;
+        self.find_drop_site(forwarding, &mut out, PortNo(key.common().in_port.get()));
+        Some(out)
+    }
+
+    /// The same without any effect on the switch, and maybe as if flows had been changed.
+    pub(crate) fn translate_as(
+        &self,
+        forwarding: &Forwarding,
+        key: &Key,
+        input: &DatapathInput<'_>,
+    ) -> Option<Translation> {
+        let &DatapathInput { interners, shadow, learning, now, bytes } = input;
         let dp_port = PortNo(key.common().in_port.get());
         let recirc = key.common().recirc_id.get();
         let frozen = if recirc == 0 { None } else { Some(self.interners.frozen.get(recirc)?) };
@@ -350,14 +379,14 @@ impl Switch {
             (None, Some(frozen)) => frozen.bridge,
             (None, None) => return None,
         };
-        let input = Input { key: &flow, bridge, frozen: frozen.as_deref(), packet_out: None, learning, now, bytes };
+        let frozen_input = frozen.as_deref();
+        let input = Input { key: &flow, bridge, frozen: frozen_input, packet_out: None, learning, now, bytes, shadow };
         let may_have_options = forwarding.tunnels.carrier(dp_port).is_none_or(|carrier| carrier.has_options());
-        let mut out = tunnel_metadata::translate_with_options(forwarding, &self.interners, &input, may_have_options);
+        let mut out = tunnel_metadata::translate_with_options(forwarding, interners, &input, may_have_options);
         if let Some(frozen) = frozen {
             // The packets that the flow is for carry this number.
             out.record.holds.push(frozen);
         }
-        self.find_drop_site(forwarding, &mut out, dp_port);
         Some(out)
     }
 
@@ -494,6 +523,32 @@ impl Switch {
     }
 }
 
+fn datapath_key(bridge: &BridgeState, key: &Key) -> Option<Key> {
+    let port = bridge.ports.get(&OfPort(key.common().in_port.get()))?.dp_port?;
+    Some(with_datapath_port(bridge, key, port))
+}
+
+fn with_datapath_port(bridge: &BridgeState, key: &Key, port: PortNo) -> Key {
+    let mut key = key.clone();
+    key.common_mut().in_port = port.0.into();
+    tunnel_metadata::encode(&bridge.tlv, &mut key);
+    key
+}
+
+/// How a key of the datapath is translated.
+pub(crate) struct DatapathInput<'a> {
+    /// Where pipelines and punts get their numbers.
+    pub interners: &'a Interners,
+    /// Changes of flows that are looked up as if they had been made.
+    pub shadow: Option<&'a Shadow>,
+    /// The batch of a miss that learns.
+    pub learning: Option<&'a MacBatch>,
+    /// The time.
+    pub now: Time,
+    /// How long the packet is, where it is translated for itself.
+    pub bytes: Option<u64>,
+}
+
 /// What is to become of a packet that did not come from a port of the datapath.
 pub(crate) struct Decided {
     packet: Packet,
@@ -534,6 +589,8 @@ pub struct Traced<'a> {
     pub key: &'a Key,
     /// Instead of a lookup in table 0: the actions of a packet-out.
     pub actions: Option<&'a [openflow::Action]>,
+    /// Changes of flows that are looked up as if they had been made.
+    pub shadow: Option<&'a Shadow>,
 }
 
 /// What a trace ends with.
@@ -552,13 +609,24 @@ pub struct Explanation {
     pub looked_at_vlan: bool,
     /// Whether every packet is translated anew, without a datapath flow.
     pub slow: bool,
+    /// Where the tables drop the packet, if they do.
+    pub dropped: Option<TableDrop>,
+    /// Flows that `learn` actions ask for.
+    pub(crate) learnt: Vec<LearntFlow>,
     /// Keeps the pipelines that packets are recirculated to.
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Explanation {
-    fn of(out: Translation, key: &Key, tlv: Arc<FieldTable>) -> Explanation {
+    fn of(forwarding: &Forwarding, out: Translation, key: &Key, tlv: Arc<FieldTable>) -> Explanation {
+        let dropped = out.dropped.as_ref().and_then(|dropped| {
+            let bridge = forwarding.bridges.get(&dropped.bridge)?;
+            let port = bridge.ports.get(&OfPort(key.common().in_port.get())).and_then(|port| port.dp_port);
+            Some(dropped.describe(&bridge.config.name, port.unwrap_or(PortNo(0))))
+        });
         Explanation {
+            dropped,
+            learnt: out.learnt,
             mask: out.mask,
             actions: out.actions,
             flow: out.flow.map_or_else(|| key.clone(), |flow| *flow),

@@ -559,7 +559,9 @@ fn megaflows_and_actions_are_those_of_ovs() {
     let trace = |fields: &[(Field, u128)]| {
         let mut key = Key::new();
         fields.iter().for_each(|&(field, value)| key.set(field, value));
-        bed.switch.trace(&crate::switch::Traced { bridge: "br0", key: &key, actions: None }, &mut Quiet).unwrap()
+        bed.switch
+            .trace(&crate::switch::Traced { bridge: "br0", key: &key, actions: None, shadow: None }, &mut Quiet)
+            .unwrap()
     };
     let web =
         [(Field::InPortOxm, 1), (Field::DlType, 0x800), (Field::NwProto, 6), (Field::TcpDst, 80), (Field::NwTtl, 64)];

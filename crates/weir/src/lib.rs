@@ -8,6 +8,7 @@
 //! - [`connections`]: how many peers a listener has, and who makes room
 //! - [`daemon`]: runs the switch, whatever the source
 //! - [`doctor`]: examines the machine
+//! - [`explain`]: what decides what becomes of a packet
 //! - [`features`]: what the datapath can do
 //! - [`flow_text`]: flows of the configuration, as text
 //! - [`reconfigure`]: from what runs to what is wanted
@@ -20,12 +21,14 @@
 //! - [`turn`]: whose turn it is to work on a long reply
 //! - [`unixctl`]: the control socket
 //! - [`vlog`]: the log
+//! - [`whatif`]: what changes of flows would do
 
 pub mod cli;
 pub mod config;
 pub mod connections;
 pub mod daemon;
 pub mod doctor;
+pub mod explain;
 pub mod features;
 pub mod flow_text;
 pub mod reconfigure;
@@ -38,3 +41,4 @@ pub mod top;
 pub mod turn;
 pub mod unixctl;
 pub mod vlog;
+pub mod whatif;

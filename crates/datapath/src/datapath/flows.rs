@@ -1,13 +1,14 @@
 //! Flows of the datapath, and packets that the layer above injects.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use packet::{Key, Mask, Packet, Time};
 
 use crate::action::{Action, PortNo};
 use crate::actions::program::Program;
-use crate::classify::Requester;
+use crate::classify::{CacheTier, Requester};
 use crate::datapath::Datapath;
 use crate::error::Error;
 use crate::pipeline::metadata::OwnMetadata;
@@ -80,6 +81,26 @@ impl Datapath {
     /// The flow of this key and mask: the one that [`install`](Datapath::install) would change.
     pub fn find_flow(&self, key: &Key, mask: Mask) -> Option<FlowId> {
         self.resources.table.find_same(key, mask)
+    }
+
+    /// The flow of packets with this key, of which `in_port` is a port of the datapath.
+    pub fn find_matching(&self, key: &Key) -> Option<FlowDump> {
+        self.flow(self.resources.table.find_locked(key)?)
+    }
+
+    /// By which tier of its caches each worker would find the flow of a frame that came in at a port, by the worker's
+    /// number. Each worker looks once, in its next turn; those that have not looked after `timeout` are left out. The
+    /// frame changes nothing, and is not forwarded.
+    pub fn probe(&self, port: PortNo, frame: &[u8], timeout: Duration) -> Vec<(usize, CacheTier)> {
+        let (reply, answers) = mpsc::channel();
+        let frame = || Packet::from_slice(frame);
+        self.control.lock().tell(|| Command::Probe { port, frame: frame(), reply: reply.clone() });
+        drop(reply);
+        let deadline = Instant::now() + timeout;
+        let next = || answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        let mut found: Vec<_> = std::iter::from_fn(next).filter_map(|(n, tier)| Some((n, tier?))).collect();
+        found.sort_unstable_by_key(|(worker, _)| *worker);
+        found
     }
 
     /// A flow's statistics so far.

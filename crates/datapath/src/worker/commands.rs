@@ -8,6 +8,8 @@ use packet::flow::extract::extract;
 use crate::action::PortNo;
 use crate::actions::execute::KeyView;
 use crate::actions::program::Program;
+use crate::classify::table::megaflow::LookupContext;
+use crate::classify::{CacheTier, probe};
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::recirculation::Pass;
 use crate::worker::Worker;
@@ -86,6 +88,10 @@ impl Worker {
                     count -= 1;
                     let _ = reply.send(std::mem::take(&mut self.idle) && self.executor.misses.is_empty());
                 }
+                Command::Probe { port, frame, reply } => {
+                    count -= 1;
+                    let _ = reply.send((self.number, self.probe(port, &frame)));
+                }
                 Command::SetMaxSleep(max_sleep) => self.max_sleep = max_sleep,
                 Command::SetExactOneIn(one_in) => self.caches.set_one_in(one_in),
                 Command::SetVlanLimit(limit) => {
@@ -96,6 +102,14 @@ impl Worker {
         }
         self.recirculate();
         count
+    }
+
+    /// By which tier it would find the flow of a frame that came in at a port.
+    fn probe(&self, port: PortNo, frame: &Packet) -> Option<CacheTier> {
+        let guard = self.reader.pin();
+        let list = self.table.list_of_port(port, guard)?;
+        let at = LookupContext { list, table: &self.table, worker: self.number, guard, count_at: None };
+        probe::tier(at, frame, &self.caches, port, self.in_flight.meta.vlan_limit)
     }
 
     /// Adds receive queues.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::classify::CacheTier;
 use crate::conntrack::fragments::Held;
 use crate::drop::DropReason;
 use crate::pipeline::ingress::Ingress;
@@ -60,6 +61,8 @@ pub enum Command {
     /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no
     /// turn since then has, and no packet is outstanding in the slow path.
     Report(Sender<bool>),
+    /// Reply by which tier it would find the flow of a frame that came in at a port, with its number.
+    Probe { port: PortNo, frame: Packet, reply: Sender<(usize, Option<CacheTier>)> },
     /// Change the longest sleep.
     SetMaxSleep(Duration),
     /// Change the insertion policy of the exact-match caches.

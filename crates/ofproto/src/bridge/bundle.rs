@@ -1,6 +1,7 @@
 //! Messages that take effect together.
 
 use openflow::{FlowMod, FlowModCommand, GroupMod, OfError, PacketOut, PortMod, TableId};
+use parking_lot::RwLockWriteGuard;
 
 use super::{Bridge, flows, groups};
 use crate::model::config::N_TABLES;
@@ -53,11 +54,20 @@ impl Bridge {
     pub fn commit<M>(
         &self,
         messages: &[M],
+        read: impl FnMut(&M) -> Result<Bundled, OfError>,
+    ) -> Result<(), (usize, OfError)> {
+        self.commit_in(self.switch.forwarding.write(), messages, read)
+    }
+
+    /// The same for who has locked the tables, and has seen that nothing else has changed.
+    pub(crate) fn commit_in<M>(
+        &self,
+        mut forwarding: RwLockWriteGuard<'_, Forwarding>,
+        messages: &[M],
         mut read: impl FnMut(&M) -> Result<Bundled, OfError>,
     ) -> Result<(), (usize, OfError)> {
         let (mut port_mods, mut packets) = (Vec::new(), Packets::default());
         let now = self.now();
-        let mut forwarding = self.switch.forwarding.write();
         let generation = forwarding.next_generation();
         let mut changes = Changes::default();
         let mut apply = |forwarding: &mut Forwarding, i, message| {

@@ -22,7 +22,7 @@ use crate::model::group::{outputs_to, uses_group};
 use crate::model::tlv;
 use crate::model::transaction::{Changes, Transaction};
 use crate::switch::Switch;
-use crate::table::{Rule, RuleStats};
+use crate::table::{Pattern, Rule, RuleInstructions, RuleStats};
 use crate::xlate::LearntFlow;
 
 impl Bridge {
@@ -281,10 +281,7 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
         }
     }
     let instructions = transaction.bridge.instructions.share(&change.instructions);
-    let mut rule = Rule::new(id, change.priority, pattern, instructions, now);
-    rule.cookie = change.new_cookie.unwrap_or_default();
-    (rule.idle_timeout, rule.hard_timeout) = (change.idle_timeout, change.hard_timeout);
-    (rule.importance, rule.flags) = (change.importance, change.flags);
+    let mut rule = added_rule(change, id, (pattern, instructions), now);
     if let Some(old) = old {
         // When packets were last seen is known of either: an idle age goes on.
         rule.stats = match change.flags.contains(FlowModFlags::RESET_COUNTS) {
@@ -294,6 +291,35 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
     }
     transaction.insert(rule);
     Ok(())
+}
+
+/// The rule that a flow-mod adds to a table.
+pub(crate) fn added_rule(
+    change: &FlowMod,
+    table: TableId,
+    (pattern, instructions): (Pattern, Arc<RuleInstructions>),
+    now: Time,
+) -> Rule {
+    let mut rule = Rule::new(table, change.priority, pattern, instructions, now);
+    rule.cookie = change.new_cookie.unwrap_or_default();
+    (rule.idle_timeout, rule.hard_timeout) = (change.idle_timeout, change.hard_timeout);
+    (rule.importance, rule.flags) = (change.importance, change.flags);
+    rule
+}
+
+/// What a flow-mod makes of a rule that it modifies.
+pub(crate) fn modified_rule(change: &FlowMod, rule: &Rule, instructions: Arc<RuleInstructions>, now: Time) -> Rule {
+    let mut new = rule.successor();
+    new.set_instructions(instructions);
+    new.cookie = change.new_cookie.filter(|_| !change.keep_cookie).unwrap_or(rule.cookie);
+    new.modified = now;
+    new
+}
+
+/// Whether a modify that finds no flow adds one: OpenFlow 1.0 section 4.6 and 1.1 section 4.5; later versions give no cookie to
+/// add with.
+pub(crate) fn modify_adds(change: &FlowMod) -> bool {
+    change.new_cookie.is_some() && change.cookie.mask == 0
 }
 
 fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
@@ -308,17 +334,11 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
     };
     let found: Vec<_> = found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie)).collect();
     if found.is_empty() {
-        // OpenFlow 1.0 section 4.6 and 1.1 section 4.5: a modify that finds nothing adds; later versions give no
-        // cookie to add with.
-        let adds = change.new_cookie.is_some() && change.cookie.mask == 0;
-        return if adds { add(transaction, change) } else { Ok(()) };
+        return if modify_adds(change) { add(transaction, change) } else { Ok(()) };
     }
     let instructions = transaction.bridge.instructions.share(&change.instructions);
     for rule in found {
-        let mut new = rule.successor();
-        new.set_instructions(instructions.clone());
-        new.cookie = change.new_cookie.filter(|_| !change.keep_cookie).unwrap_or(rule.cookie);
-        new.modified = now;
+        let mut new = modified_rule(change, &rule, instructions.clone(), now);
         if change.flags.contains(FlowModFlags::RESET_COUNTS) {
             // The old counters stay with the old rule, which a rollback may restore.
             new.stats = Arc::new(RuleStats::new(rule.stats.used()));

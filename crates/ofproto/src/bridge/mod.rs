@@ -23,7 +23,7 @@ pub(crate) mod check;
 pub mod counters;
 mod deletion;
 mod export;
-mod flows;
+pub(crate) mod flows;
 mod groups;
 mod in_band;
 pub(crate) mod meters;
@@ -258,7 +258,7 @@ impl Bridge {
     /// A packet that a controller sends.
     fn input<'a>(&self, key: &'a Key) -> Input<'a> {
         let now = self.switch.clock.now();
-        Input { key, bridge: self.id, frozen: None, packet_out: None, learning: None, now, bytes: None }
+        Input { key, bridge: self.id, frozen: None, packet_out: None, learning: None, now, bytes: None, shadow: None }
     }
 
     /// Whether a packet-out may have these actions.

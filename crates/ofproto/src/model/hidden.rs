@@ -15,7 +15,7 @@ use openflow::{Action, Instructions, Match, OfPort, TableId};
 use packet::wire::{ethertype, ip_proto};
 use packet::{Field, Key, Mask, Time};
 
-use crate::table::{Classifier, Rule};
+use crate::table::{Classifier, Rule, Search};
 
 const ARP_REQUEST: u16 = 1;
 const ARP_REPLY: u16 = 2;
@@ -102,6 +102,11 @@ impl HiddenFlows {
     /// Looks one up, as [`Classifier::lookup`] does.
     pub fn lookup(&self, key: &Key, wc: &mut Mask) -> Option<&Arc<Rule>> {
         if self.is_empty() { None } else { self.rules.lookup(key, wc) }
+    }
+
+    /// What [`lookup`](HiddenFlows::lookup) would find without a flow that it has found.
+    pub fn lookup_without<'a>(&'a self, key: &Key, rule: &'a Rule) -> Option<&'a Arc<Rule>> {
+        Search::without(&self.rules, rule).lookup(key, &mut Mask::wildcard())
     }
 
     /// Whether a packet is for the LOCAL port whatever becomes of it otherwise: it may bring that port its address.

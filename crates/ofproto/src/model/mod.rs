@@ -17,6 +17,7 @@
 //! | [`mirror`] | Mirrors and their counters |
 //! | `sampling` | What translation knows of what a bridge exports |
 //! | `selector` | How a select group chooses among its buckets |
+//! | [`shadow`] | The tables as they would be after changes |
 //! | `shared` | What the state of bridges and that of their ports both have |
 //! | [`tunnels`] | Tunnel ports, and where packets come out of tunnels |
 //! | `underlay` | Routes and neighbours, as flows depend on them |
@@ -38,6 +39,7 @@ pub(crate) mod port_numbers;
 mod ranks;
 pub(crate) mod sampling;
 pub mod selector;
+pub mod shadow;
 pub(crate) mod shared;
 pub(crate) mod tlv;
 pub(crate) mod transaction;

@@ -19,6 +19,7 @@
 //! | `packet_types` | Properties of packets that begin with another header than that of Ethernet |
 //! | `properties` | Properties of the switch, by the reference |
 //! | `tests` | Both switches side by side, and random tables, packets and changes |
+//! | `whatif` | What is said of changes before they are made, beside what the reference does |
 
 mod choices;
 mod choose;
@@ -42,6 +43,8 @@ mod packet_types;
 #[cfg(test)]
 mod properties;
 pub(crate) mod tests;
+#[cfg(test)]
+mod whatif;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

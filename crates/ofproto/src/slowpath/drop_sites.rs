@@ -76,6 +76,24 @@ pub(crate) struct DroppingRule {
     pub stats: Arc<RuleStats>,
 }
 
+impl DroppingRule {
+    fn describe(&self) -> TableDropRule {
+        TableDropRule {
+            cookie: self.cookie,
+            priority: self.priority,
+            matching: crate::model::tlv::describe(self.pattern.key(), self.pattern.mask(), &self.tlv),
+        }
+    }
+}
+
+impl Dropped {
+    /// The same for a report on a packet that came in at a port of the datapath, in the bridge with this name.
+    pub fn describe(&self, bridge: &str, port: PortNo) -> TableDrop {
+        let (bridge, rule) = (bridge.to_owned(), self.rule.as_ref().map(DroppingRule::describe));
+        TableDrop { bridge, port, table: self.table, rule, reason: self.reason, packets: 0, bytes: 0 }
+    }
+}
+
 /// What was dropped at a site, for reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableDrop {
@@ -130,16 +148,11 @@ impl DropSite {
 
     /// All that is known.
     pub fn describe(&self) -> TableDrop {
-        let rule = self.rule.as_ref().map(|rule| TableDropRule {
-            cookie: rule.cookie,
-            priority: rule.priority,
-            matching: crate::model::tlv::describe(rule.pattern.key(), rule.pattern.mask(), &rule.tlv),
-        });
         TableDrop {
             bridge: self.bridge.clone(),
             port: self.port,
             table: self.table,
-            rule,
+            rule: self.rule.as_ref().map(DroppingRule::describe),
             reason: self.reason,
             packets: self.packets(),
             bytes: self.bytes.load(Relaxed),

@@ -161,7 +161,16 @@ impl Switch {
         let (bridge, now) = (question.bridge, self.clock.now());
         self.execute(
             packet,
-            &Input { key: &key, bridge, frozen: None, packet_out: Some(&actions), learning: None, now, bytes: None },
+            &Input {
+                key: &key,
+                bridge,
+                frozen: None,
+                packet_out: Some(&actions),
+                learning: None,
+                now,
+                bytes: None,
+                shadow: None,
+            },
         );
     }
 }

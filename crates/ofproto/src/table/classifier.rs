@@ -11,6 +11,10 @@
 //! 3. a trie over the ports of a subtable does the same when only the last stage disagrees.
 //!
 //! Which bits these are agrees with OVS, whose megaflows are what people compare ours with.
+//!
+//! - [`search`]: the search itself, also of a table as it would be without some rules or with others
+
+pub mod search;
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -24,6 +28,7 @@ use super::order::Ordered;
 use super::priorities::Priorities;
 use super::row::{Row, short, spread};
 use super::trie::{Answer, Trie, Word};
+use search::Search;
 
 /// What the classifier needs to know of a rule.
 pub trait Classified {
@@ -364,76 +369,14 @@ impl<R: Classified> Classifier<R> {
 
     /// Whether a rule of this priority and `key` under `mask` have a packet in common.
     pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16) -> bool {
-        self.subtables.iter().filter(|subtable| subtable.priorities.contains(priority)).any(|subtable| {
-            let both = intersection(&subtable.mask, mask);
-            let mut rules = subtable.rules().filter(|rule| rule.priority() == priority);
-            rules.any(|rule| rule.pattern().key().matches(key, &both))
-        })
+        Search::of(self).overlaps(key, mask, priority)
     }
 
     /// The best rule for `key`. Bits that the answer depends on are added to `wc`; every key that
     /// equals this one in them gets the same answer. The bits for dl_type, packet_type and, for IP, nw_frag have
     /// to be in `wc` already.
     pub fn lookup(&self, key: &Key, wc: &mut Mask) -> Option<&Arc<R>> {
-        self.search(key, wc, true)
-    }
-
-    fn search(&self, key: &Key, wc: &mut Mask, conjunctive: bool) -> Option<&Arc<R>> {
-        let mut prefixes = Prefixes {
-            ipv4: &self.ipv4,
-            ipv6: &self.ipv6,
-            answers: (self.ipv4.answers(), self.ipv6.answers()),
-            ethertype: ethertype(key),
-        };
-        let mut best: Option<&Arc<R>> = None;
-        let mut soft: Vec<(&Row<R>, usize)> = Vec::new();
-        for subtable in self.subtables.iter() {
-            if best.is_some_and(|best| best.priority() >= subtable.max_priority()) {
-                break;
-            }
-            let Some(row) = subtable.lookup(key, wc, &mut prefixes) else { continue };
-            if best.is_some_and(|best| best.priority() >= row.best().priority()) {
-                continue;
-            }
-            if row.best().conjunctions().is_empty() {
-                best = Some(row.best());
-            } else if conjunctive {
-                soft.push((row, 0));
-            }
-        }
-        if soft.is_empty() { best } else { self.resolve(key, wc, best, soft) }
-    }
-
-    /// Decides between an ordinary match and parts of conjunctive ones, from the highest priority down.
-    fn resolve<'a>(
-        &'a self,
-        key: &Key,
-        wc: &mut Mask,
-        mut best: Option<&'a Arc<R>>,
-        mut soft: Vec<(&'a Row<R>, usize)>,
-    ) -> Option<&'a Arc<R>> {
-        let at = |&(row, n): &(&'a Row<R>, usize)| row.rules().get(n);
-        loop {
-            soft.retain(|part| at(part).is_some_and(|rule| best.is_none_or(|best| rule.priority() > best.priority())));
-            let Some(top) = soft.iter().filter_map(at).map(|rule| rule.priority()).max() else { return best };
-            let parts: Vec<_> = soft.iter().filter_map(at).filter(|rule| rule.priority() == top).collect();
-            for id in complete_conjunctions(parts.iter().flat_map(|rule| rule.conjunctions())) {
-                let mut key = key.clone();
-                key.set(Field::ConjId, id.into());
-                if let Some(rule) = self.search(&key, wc, false) {
-                    return Some(rule);
-                }
-            }
-            for part in soft.iter_mut().filter(|part| at(part).is_some_and(|rule| rule.priority() == top)) {
-                part.1 += 1;
-                if let Some(rule) = at(part).filter(|rule| rule.conjunctions().is_empty()) {
-                    if best.is_none_or(|best| rule.priority() > best.priority()) {
-                        best = Some(rule);
-                    }
-                    part.1 = usize::MAX;
-                }
-            }
-        }
+        Search::of(self).lookup(key, wc)
     }
 
     fn find_subtable(&self, pattern: &Pattern) -> Option<u32> {
@@ -607,24 +550,6 @@ fn ethertype(key: &Key) -> u16 {
     }
 }
 
-/// The ids of the conjunctions of which every dimension is present, in the order in which they became
-/// complete.
-fn complete_conjunctions<'a>(parts: impl Iterator<Item = &'a Conjunction>) -> Vec<u32> {
-    let (mut seen, mut complete): (Vec<(u32, u8, u64)>, Vec<u32>) = Default::default();
-    for part in parts {
-        let bit = 1u64 << (part.clause & 63);
-        let at = seen.iter().position(|(id, n, _)| (*id, *n) == (part.id, part.n_clauses)).unwrap_or_else(|| {
-            seen.push((part.id, part.n_clauses, 0));
-            seen.len() - 1
-        });
-        seen[at].2 |= bit;
-        if seen[at].2.count_ones() == u32::from(part.n_clauses) && !complete.contains(&part.id) {
-            complete.push(part.id);
-        }
-    }
-    complete
-}
-
 fn address(layout: &Arc<Layout>) -> usize {
     Arc::as_ptr(layout) as usize
 }
@@ -635,10 +560,6 @@ fn includes(a: &Mask, b: &Mask) -> bool {
         let (a, b) = (a.0.block(block).words(), b.0.block(block).words());
         a.iter().zip(b).all(|(a, b)| a & b == *b)
     })
-}
-
-fn intersection(a: &Mask, b: &Mask) -> Mask {
-    Mask(a.0.masked(b))
 }
 
 /// Length of a prefix mask, zero where it is none.

@@ -38,6 +38,7 @@ use hashbrown::HashMap;
 use openflow::{Cookie, TableReason};
 
 pub use changes::RuleChanges;
+pub use classifier::search::{Except, Search};
 pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
 pub use instructions::{InstructionSet, RuleInstructions};
 pub use listing::{Listing, Place};

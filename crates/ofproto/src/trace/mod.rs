@@ -28,8 +28,10 @@ pub use resume::parse_ct_state;
 pub use steps::{StepKind, TraceStep};
 
 use crate::switch::{Switch, Traced};
-use resume::Fork;
-use steps::MAX_FORKS;
+pub(crate) use resume::{Fork, is_ct_state};
+
+/// The most packets that are followed when they come back from connection tracking.
+pub(crate) const MAX_FORKS: usize = 64;
 
 /// What to trace.
 pub struct Request<'a> {
@@ -86,29 +88,45 @@ pub struct Resumed {
 /// Traces. `None` where there is no such bridge.
 pub fn trace(switch: &Switch, request: &Request<'_>) -> Option<Trace> {
     let packet = request.packet.map(Packet::from_slice);
-    let traced = Traced { bridge: request.bridge, key: request.key, actions: request.actions };
-    let (mut trace, first) = one(switch, request, &traced, packet)?;
-    // The pipelines stay known as long as the first translations do that lead to them.
-    let (mut forks, mut holds) = (VecDeque::from(first.forks), vec![first.holds]);
-    let mut states: VecDeque<u32> = request.ct_next.iter().copied().collect();
-    while let Some(fork) = forks.pop_front() {
-        let (key, heading) = fork.resume(&mut states);
-        if trace.resumed.len() == MAX_FORKS {
-            break;
-        }
-        let traced = Traced { bridge: request.bridge, key: &key, actions: None };
-        let (next, more) = one(switch, request, &traced, request.packet.map(Packet::from_slice))?;
-        forks.extend(more.forks);
-        holds.push(more.holds);
-        trace.resumed.push(Resumed { heading, trace: next });
-    }
+    let traced = Traced { bridge: request.bridge, key: request.key, actions: request.actions, shadow: None };
+    let first = one(switch, request, &traced, packet)?;
+    let (mut trace, resumed) = follow(request.ct_next, first, |key| {
+        let traced = Traced { bridge: request.bridge, key, actions: None, shadow: None };
+        one(switch, request, &traced, request.packet.map(Packet::from_slice))
+    })?;
+    trace.resumed = resumed.into_iter().map(|(heading, trace)| Resumed { heading, trace }).collect();
     Some(trace)
 }
 
+/// Has every packet translated that comes back from connection tracking, as `next` does it, with these states. Returns the
+/// first of the translations, and the others with what they are about.
+pub(crate) fn follow<T>(
+    ct_next: &[u32],
+    (first, outcome): (T, Outcome),
+    mut next: impl FnMut(&Key) -> Option<(T, Outcome)>,
+) -> Option<(T, Vec<(String, T)>)> {
+    // The pipelines stay known as long as the first translations do that lead to them.
+    let (mut forks, mut holds) = (VecDeque::from(outcome.forks), vec![outcome.holds]);
+    let (mut states, mut resumed) = (ct_next.iter().copied().collect(), Vec::new());
+    while let Some(fork) = forks.pop_front() {
+        let (key, heading) = fork.resume(&mut states);
+        if resumed.len() == MAX_FORKS {
+            break;
+        }
+        let (translated, more) = next(&key)?;
+        forks.extend(more.forks);
+        holds.push(more.holds);
+        resumed.push((heading, translated));
+    }
+    Some((first, resumed))
+}
+
 /// What follows from a translation.
-struct Outcome {
-    forks: Vec<Fork>,
-    holds: Vec<Arc<dyn Any + Send + Sync>>,
+pub(crate) struct Outcome {
+    /// Packets that connection tracking recirculates.
+    pub forks: Vec<Fork>,
+    /// Keeps the pipelines that they come back to.
+    pub holds: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Traces a packet to the end of one pass.

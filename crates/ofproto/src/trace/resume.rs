@@ -17,7 +17,7 @@ const INV: u32 = conntrack::CtState::INV.0 as u32;
 const TRK: u32 = conntrack::CtState::TRK.0 as u32;
 
 /// A packet that is recirculated by ct.
-pub(super) struct Fork {
+pub(crate) struct Fork {
     /// The packet, with its recirculation id and zone.
     pub key: Key,
     /// How its connection is to be translated.
@@ -33,6 +33,11 @@ pub fn parse_ct_state(text: &str) -> Result<u32, String> {
     }
     check(state)?;
     Ok(state)
+}
+
+/// Whether there is such a state.
+pub(crate) fn is_ct_state(state: u32) -> bool {
+    check(state).is_ok()
 }
 
 /// Whether there is such a state (ovs-fields(7)).
@@ -57,6 +62,14 @@ fn text_of(state: u32) -> String {
 }
 
 impl Fork {
+    /// What a translation tells of a packet that is recirculated ([`Event::Fork`](crate::xlate::trace::Event::Fork)).
+    pub fn new(recirc_id: u32, key: &Key, zone: u16, nat: Option<&Nat>) -> Fork {
+        let mut key = key.clone();
+        key.common_mut().recirc_id = recirc_id.into();
+        key.set(Field::CtZone, zone.into());
+        Fork { key, nat: nat.cloned() }
+    }
+
     /// The packet as it comes back, and what a trace says about it. Takes the next of the states.
     pub fn resume(self, states: &mut VecDeque<u32>) -> (Key, String) {
         let Fork { mut key, nat } = self;

@@ -2,11 +2,11 @@
 
 use openflow::text::{PortNames, format_actions, format_instructions, format_match};
 use openflow::{Action, FlowMod, Instructions, TableId, WriteMetadata};
-use packet::{Field, put};
+use packet::put;
 use serde::{Deserialize, Serialize};
 use tunnel::fields::FieldTable;
 
-use super::resume::Fork;
+use super::{Fork, MAX_FORKS};
 use crate::table::Rule;
 use crate::xlate::steps::of_action_set;
 use crate::xlate::trace::{Event, Sink};
@@ -36,9 +36,6 @@ pub enum StepKind {
 /// How deep the tree may be. Deeper steps are listed one after the other: neither a reader nor
 /// a parser of JSON follows any further.
 const MAX_DEPTH: usize = 60;
-
-/// The most packets that a trace follows when they come back from connection tracking.
-pub(super) const MAX_FORKS: usize = 64;
 
 impl StepKind {
     /// Whether what is inside is indented also where nothing follows.
@@ -153,7 +150,7 @@ impl Sink for Collector<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Bridge(name) => self.enter(StepKind::Bridge, format!("bridge(\"{name}\")")),
-            Event::Rule { table, rule, priority, tlv } => {
+            Event::Rule { table, rule, priority, tlv, .. } => {
                 self.enter(StepKind::Table, self.rule(table, rule, priority, tlv));
             }
             Event::Miss { table, to_controller: true } => {
@@ -195,12 +192,11 @@ impl Sink for Collector<'_> {
             Event::Drop => self.leaf(StepKind::Action, "drop"),
             Event::Fork { recirc_id, key, zone, nat } => {
                 if self.forks.len() < MAX_FORKS {
-                    let mut key = key.clone();
-                    key.common_mut().recirc_id = recirc_id.into();
-                    key.set(Field::CtZone, zone.into());
-                    self.forks.push(Fork { key, nat: nat.cloned() });
+                    self.forks.push(Fork::new(recirc_id, key, zone, nat));
                 }
             }
+            // OVS does not tell them.
+            Event::Group(..) | Event::VlanIn { .. } | Event::VlanOut { .. } => {}
             Event::Detail(text) => self.leaf(StepKind::Detail, text),
             Event::Warning(text) => self.leaf(StepKind::Warning, text),
             Event::Error(text) => self.leaf(StepKind::Error, text),

@@ -43,7 +43,7 @@ struct Translated {
 
 fn translate_key(bed: &Bed, key: &Key) -> Translated {
     let mut sink = Collector::new(&NoNames);
-    let out = bed.switch.trace(&Traced { bridge: "br0", key, actions: None }, &mut sink).unwrap();
+    let out = bed.switch.trace(&Traced { bridge: "br0", key, actions: None, shadow: None }, &mut sink).unwrap();
     let mut text = String::new();
     datapath::text::format_actions(&mut text, &out.actions, key, &Default::default());
     let (mut ids, mut shown) = (Vec::new(), String::new());

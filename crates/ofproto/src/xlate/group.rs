@@ -28,6 +28,7 @@ impl<'a> Ctx<'a, '_> {
         let Some(group) = bridge.groups.get(&id) else {
             return self.event(|| Event::Error("output to nonexistent group"));
         };
+        self.event(|| Event::Group(&group.spec, id));
         // Groups that go to groups can multiply, as tables do.
         self.usage.resubmits += 1;
         let outer = std::mem::replace(&mut self.in_group, true);

@@ -101,11 +101,12 @@ use crate::model::hidden::shown_priority;
 use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorSet;
 use crate::model::port::Device;
+use crate::model::shadow::Shadow;
 use crate::model::underlay::Question;
 use crate::slowpath::drop_sites::Dropped;
 use crate::slowpath::intern::Interner;
 use crate::slowpath::record::{FlowRecord, Parts};
-use crate::table::Rule;
+use crate::table::{Rule, Search};
 
 /// Numbers that travel through the datapath.
 #[derive(Default)]
@@ -131,6 +132,8 @@ pub(crate) struct Input<'a> {
     pub now: Time,
     /// How long the packet is, where it is translated for itself.
     pub bytes: Option<u64>,
+    /// Changes of flows that are looked up as if they had been made.
+    pub shadow: Option<&'a Shadow>,
 }
 
 /// Why a translation gave up. The packet is dropped. The words are those of `ofproto/trace`.
@@ -212,6 +215,7 @@ pub(crate) fn translate(
         interners,
         bridge,
         learning: input.learning,
+        shadow: input.shadow,
         real: input.learning.is_some(),
         now: input.now,
         sink,
@@ -229,6 +233,7 @@ pub(crate) fn translate(
         learnt: Vec::new(),
         table: 0,
         rule: None,
+        next_rule: None,
         cookie: None,
         first_cookie: None,
         table_miss: false,
@@ -312,6 +317,7 @@ struct Ctx<'a, 's> {
     interners: &'a Interners,
     bridge: &'a BridgeState,
     learning: Option<&'a MacBatch>,
+    shadow: Option<&'a Shadow>,
     real: bool,
     now: Time,
     sink: Option<&'s mut dyn Sink>,
@@ -333,6 +339,8 @@ struct Ctx<'a, 's> {
     learnt: Vec<LearntFlow>,
     table: u8,
     rule: Option<&'a Rule>,
+    /// What would be found without the rule that was found last, for a sink that wants it.
+    next_rule: Option<&'a Rule>,
     /// Cookie of the rule; `None` outside of any.
     cookie: Option<Cookie>,
     /// That of the first rule.
@@ -541,7 +549,8 @@ impl<'a> Ctx<'a, '_> {
             Lookup::Found { rule, hidden } => {
                 let tlv = &self.bridge.tlv;
                 let priority = if hidden { shown_priority(rule) } else { rule.priority.into() };
-                self.event(|| Event::Rule { table, rule, priority, tlv });
+                let next = self.next_rule.take();
+                self.event(|| Event::Rule { table, rule, priority, tlv, next });
                 (self.rule, self.cookie, self.table_miss) = (Some(rule), Some(rule.cookie), rule.is_table_miss());
                 self.first_cookie.get_or_insert(rule.cookie);
                 self.record.rules.push(rule.stats.clone());
@@ -616,7 +625,13 @@ impl<'a> Ctx<'a, '_> {
             common.dl_type = 0.into();
         }
         let hidden = if self.table == 0 { bridge.hidden.lookup(&self.flow, &mut self.wc) } else { None };
-        let rule = hidden.or_else(|| table.rules.lookup(&self.flow, &mut self.wc));
+        let rule = hidden.or_else(|| match self.shadow {
+            Some(shadow) => shadow.lookup((bridge.id, self.table), &table.rules, &self.flow, &mut self.wc),
+            None => table.rules.lookup(&self.flow, &mut self.wc),
+        });
+        if self.sink.as_ref().is_some_and(|sink| sink.wants_neighbours()) {
+            self.next_rule = rule.and_then(|rule| self.rule_without(rule, hidden.is_some()));
+        }
         let overwritten = self.overwritten();
         if self.copies.are_looked_at(&self.wc) {
             self.keep_copies();
@@ -630,6 +645,19 @@ impl<'a> Ctx<'a, '_> {
             Some(rule) => Lookup::Found { rule, hidden: hidden.is_some() },
             None => Lookup::Missed { to_controller: false },
         }
+    }
+
+    /// What the look-up in the present table would find if a rule that it has found were not there.
+    fn rule_without(&self, rule: &'a Rule, hidden: bool) -> Option<&'a Rule> {
+        let (rules, wc) = (&self.bridge.tables[usize::from(self.table)].rules, &mut Mask::wildcard());
+        let next = match hidden {
+            true => self.bridge.hidden.lookup_without(&self.flow, rule).or_else(|| rules.lookup(&self.flow, wc)),
+            false => match self.shadow {
+                Some(shadow) => shadow.lookup_without((self.bridge.id, self.table), rules, &self.flow, rule),
+                None => Search::without(rules, rule).lookup(&self.flow, wc),
+            },
+        };
+        next.map(|rule| &**rule)
     }
 
     /// The parts of the key that differ from the packet's, as it came in.

@@ -41,12 +41,17 @@ impl Ctx<'_, '_> {
         if matches!(vlan.mode, VlanMode::Dot1qTunnel | VlanMode::Access) {
             self.wc.add(Field::VlanTci, VLAN_PRESENT.into());
         }
-        if !vlan.accepts(received.vid()) {
+        let (port, received_vid) = (source.map_or("", |port| &*port.name), received.vid());
+        if !vlan.accepts(received_vid) {
+            self.event(|| Event::VlanIn { port, vlan, received: received_vid, inside: None });
             self.not_sent(DropReason::VlanNotAllowed);
             return self.event(|| Event::Warning("disallowed VLAN VID for this input port, dropping"));
         }
         let tags = self.ingress(vlan, received);
         let vid = tags.vid();
+        if source.is_some() {
+            self.event(|| Event::VlanIn { port, vlan, received: received_vid, inside: Some(vid) });
+        }
         let common = self.flow.common();
 
         // 2. Frames that bridges keep for themselves.
@@ -149,12 +154,16 @@ impl Ctx<'_, '_> {
     pub(super) fn output_tagged(&mut self, port: &PortState, tags: &Tags) {
         let (old, covered) = (self.flow.common().vlan, self.flow.covered.clone());
         let present = old.map(|tag| tag.tci.get() & VLAN_PRESENT != 0);
+        let inside = tags.vid();
         let mut tags = port.vlan.egress(tags);
         if port.vlan.priority_tags != PriorityTags::Never {
             self.wc.add(Field::VlanTci, 0xe000);
             tags.outer_mut().pcp = old[0].tci.get() & 0xe000;
         }
         self.flow.set_tags(tags.sent(port.vlan.priority_tags));
+        let sent = Some(self.flow.common().vlan[0].tci.get()).filter(|tci| tci & VLAN_PRESENT != 0);
+        let (vlan, sent) = (&port.vlan, sent.map(|tci| tci & 0xfff));
+        self.event(|| Event::VlanOut { port: &port.name, vlan, inside, sent });
         let changed = self.flow.common().vlan != old;
         // A port that takes tags off may give back a priority: then the same tag is sent, but an inner one
         // would not be.

@@ -4,12 +4,14 @@
 //! Without a sink nothing is formatted.
 
 use openflow::action::Nat;
-use openflow::{Action, Bits, Cookie, Subfield, TableId};
+use openflow::group::GroupSpec;
+use openflow::{Action, Bits, Cookie, GroupId, Subfield, TableId};
 use packet::flow::text::{NoNames, number};
 use packet::{Key, put};
 use tunnel::fields::FieldTable;
 
 use super::steps::PipelineStep;
+use crate::model::vlan::PortVlan;
 use crate::table::Rule;
 
 /// Something that happens in a translation. Those that have others inside them are followed by these
@@ -28,6 +30,8 @@ pub enum Event<'a> {
         tlv: &'a FieldTable,
         /// Its priority, that of a hidden flow too.
         priority: u32,
+        /// The rule that would be found if this one were not there, for a sink that [wants](Sink::wants_neighbours) it.
+        next: Option<&'a Rule>,
     },
     /// A lookup found none. Has others inside: what happens to packets that miss.
     Miss {
@@ -43,8 +47,32 @@ pub enum Event<'a> {
     },
     /// The action set is executed. Has others inside.
     ActionSet,
+    /// A group gets the packet.
+    Group(&'a GroupSpec, GroupId),
     /// A bucket of a group is executed. Has others inside.
     Bucket(u32),
+    /// NORMAL takes a packet in, by the VLAN configuration of the port that it came in at.
+    VlanIn {
+        /// Name of the port.
+        port: &'a str,
+        /// Its configuration.
+        vlan: &'a PortVlan,
+        /// The VLAN id that the packet came with; zero for none.
+        received: u16,
+        /// The VLAN that it belongs to inside the bridge; `None` where the port does not carry it.
+        inside: Option<u16>,
+    },
+    /// NORMAL hands a packet to a port, by that port's configuration.
+    VlanOut {
+        /// Name of the port.
+        port: &'a str,
+        /// Its configuration.
+        vlan: &'a PortVlan,
+        /// The VLAN that the packet belongs to inside the bridge.
+        inside: u16,
+        /// The VLAN id that it is sent with; `None` for no tag.
+        sent: Option<u16>,
+    },
     /// The pipeline goes on after recirculation. Has nothing inside.
     Thaw {
         /// In this table.
@@ -101,6 +129,11 @@ pub trait Sink {
 
     /// What the last open event with others inside did is over.
     fn leave(&mut self);
+
+    /// Whether it wants to know of each rule which one would be found without it. That takes a further look-up.
+    fn wants_neighbours(&self) -> bool {
+        false
+    }
 }
 
 /// `NXM_NX_REG0[0..7] is now 0x5`.

@@ -14,6 +14,18 @@ use packet::buffer::prefetch;
 pub struct Capture {
     bytes: Vec<u8>,
     frames: Vec<(Duration, Range<usize>)>,
+    /// The names of interfaces, and where each frame was seen; nothing for a classic file, which does not tell.
+    names: Vec<String>,
+    sightings: Vec<Sighting>,
+}
+
+/// Where a frame was seen.
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    /// Number of the interface's name.
+    name: Option<usize>,
+    /// It was on its way out.
+    outbound: bool,
 }
 
 /// Link type of Ethernet, the only one that can be replayed.
@@ -27,7 +39,10 @@ impl Capture {
     pub fn parse(bytes: Vec<u8>) -> Result<Capture, String> {
         let magic = bytes.get(..4).ok_or_else(|| format!("{} bytes are too few for a capture file", bytes.len()))?;
         let frames = match u32::from_be_bytes(magic.try_into().expect("four bytes")) {
-            0x0a0d_0d0a => Pcapng::default().read(&bytes)?,
+            0x0a0d_0d0a => {
+                let Pcapng { frames, names, sightings, .. } = Pcapng::default().read(&bytes)?;
+                return Ok(Capture { bytes, frames, names, sightings });
+            }
             _ => match ClassicHeader::parse(&bytes)? {
                 Some(header) => header.read(&bytes)?,
                 None => {
@@ -35,7 +50,7 @@ impl Capture {
                 }
             },
         };
-        Ok(Capture { bytes, frames })
+        Ok(Capture { bytes, frames, ..Capture::default() })
     }
 
     /// Number of frames.
@@ -60,6 +75,16 @@ impl Capture {
         if let Some((_, bytes)) = self.frames.get(index) {
             prefetch(self.bytes.as_ptr().wrapping_add(bytes.start));
         }
+    }
+
+    /// The name of the interface that frame `index` was seen at, where the file tells it (pcapng: if_name).
+    pub fn interface(&self, index: usize) -> Option<&str> {
+        Some(&self.names[self.sightings.get(index)?.name?])
+    }
+
+    /// Whether frame `index` was on its way out, as far as the file tells (pcapng: epb_flags).
+    pub fn is_outbound(&self, index: usize) -> bool {
+        self.sightings.get(index).is_some_and(|sighting| sighting.outbound)
     }
 
     /// When frame `index` was captured, since 1970.
@@ -193,6 +218,9 @@ fn frame_range(bytes: &[u8], start: usize, length: usize) -> Result<Range<usize>
 struct Pcapng {
     interfaces: Vec<Interface>,
     frames: Vec<(Duration, Range<usize>)>,
+    /// The names of interfaces of all sections.
+    names: Vec<String>,
+    sightings: Vec<Sighting>,
 }
 
 #[derive(Clone, Copy)]
@@ -203,10 +231,12 @@ struct Interface {
     units: u64,
     /// Seconds to add.
     offset: i64,
+    /// Number of its name.
+    name: Option<usize>,
 }
 
 impl Pcapng {
-    fn read(mut self, bytes: &[u8]) -> Result<Vec<(Duration, Range<usize>)>, String> {
+    fn read(mut self, bytes: &[u8]) -> Result<Pcapng, String> {
         let (mut at, mut number) = (0, 0);
         let mut order = Order { big: false };
         while at < bytes.len() {
@@ -237,7 +267,7 @@ impl Pcapng {
             self.block(bytes, kind, at + 8..at + total - 4, order).map_err(place)?;
             at += total;
         }
-        Ok(self.frames)
+        Ok(self)
     }
 
     /// Takes a block, whose body lies at `body`. Kinds that carry no frames are skipped.
@@ -248,7 +278,12 @@ impl Pcapng {
             // Interface description.
             1 => {
                 need(8)?;
-                self.interfaces.push(Interface::parse(&bytes[body.clone()], order));
+                let (interface, name) = Interface::parse(&bytes[body.clone()], order);
+                let number = name.map(|name| {
+                    self.names.push(name);
+                    self.names.len() - 1
+                });
+                self.interfaces.push(Interface { name: number, ..interface });
             }
             // Enhanced packet, and the obsolete packet, which has a drop count beside its interface.
             6 | 2 => {
@@ -261,6 +296,12 @@ impl Pcapng {
                 let [high, low, length] = [4, 8, 12].map(|o| order.u32(bytes, body.start + o));
                 let time = interface.time(u64::from(high) << 32 | u64::from(low));
                 let range = frame_range(&bytes[..body.end], body.start + 20, length as usize)?;
+                let options = bytes.get(range.end.next_multiple_of(4)..body.end).unwrap_or_default();
+                // epb_flags: the direction is in the lowest two bits, and 2 is outbound.
+                let is_flags = |&(code, value): &(u16, &[u8])| code == 2 && value.len() == 4;
+                let flags = Options { rest: options, order }.find(is_flags).map(|(_, value)| order.u32(value, 0));
+                let outbound = flags.is_some_and(|flags| flags & 3 == 2);
+                self.sightings.push(Sighting { name: interface.name, outbound });
                 self.frames.push((time, range));
             }
             // Simple packet: of the first interface, without a time, cut at the snapshot length.
@@ -270,6 +311,7 @@ impl Pcapng {
                 let length = (order.u32(bytes, body.start) as usize).min(interface.snap_len);
                 let range = frame_range(&bytes[..body.end], body.start + 4, length)?;
                 let time = self.frames.last().map_or(Duration::ZERO, |f| f.0);
+                self.sightings.push(Sighting { name: interface.name, outbound: false });
                 self.frames.push((time, range));
             }
             _ => {}
@@ -286,8 +328,27 @@ impl Pcapng {
     }
 }
 
+/// Code and value of each option of a block, up to the first that is cut short.
+struct Options<'a> {
+    rest: &'a [u8],
+    order: Order,
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<(u16, &'a [u8])> {
+        let header = self.rest.get(..4)?;
+        let (code, length) = (self.order.u16(header, 0), usize::from(self.order.u16(header, 2)));
+        let value = self.rest.get(4..4 + length).filter(|_| code != 0)?;
+        self.rest = self.rest.get(4 + length.next_multiple_of(4)..).unwrap_or_default();
+        Some((code, value))
+    }
+}
+
 impl Interface {
-    fn parse(body: &[u8], order: Order) -> Interface {
+    /// An interface, and its name.
+    fn parse(body: &[u8], order: Order) -> (Interface, Option<String>) {
         let mut interface = Interface {
             ethernet: u32::from(order.u16(body, 0)) == LINKTYPE_ETHERNET,
             snap_len: match order.u32(body, 4) {
@@ -296,13 +357,12 @@ impl Interface {
             },
             units: 1_000_000,
             offset: 0,
+            name: None,
         };
-        let mut options = &body[8..];
-        while options.len() >= 4 {
-            let (code, length) = (order.u16(options, 0), usize::from(order.u16(options, 2)));
-            let Some(value) = options.get(4..4 + length) else { break };
-            match (code, value) {
-                (0, _) => break,
+        let mut name = None;
+        for option in (Options { rest: &body[8..], order }) {
+            match option {
+                (2, bytes) => name = Some(String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()),
                 // if_tsresol: a negative power of 10, or of 2 with the highest bit.
                 (9, [n]) if n & 0x80 != 0 => {
                     interface.units = 1u64.checked_shl(u32::from(n & 0x7f)).unwrap_or(u64::MAX)
@@ -315,9 +375,8 @@ impl Interface {
                 }
                 _ => {}
             }
-            options = options.get(4 + length.next_multiple_of(4)..).unwrap_or_default();
         }
-        interface
+        (interface, name)
     }
 
     fn time(&self, stamp: u64) -> Duration {

@@ -203,6 +203,71 @@ pub enum CliCommand {
         ct_next: Vec<String>,
     },
 
+    /// Say what decides what becomes of a packet, and what would decide otherwise
+    ///
+    /// Shows the port and its VLAN mode, each table with the rule that decides and the rule that would decide without it, groups, buckets
+    /// and meters, the outcome, and which datapath flow and cache serve such a packet now. PACKET is a frame in hexadecimal, a flow in the
+    /// syntax of ovs-ofctl (in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80) or of ovs-dpctl (in_port(eth1),eth_type(0x0800),...), or a packet of a
+    /// capture file, FILE or FILE:N, as 'weir tap -w FILE' writes it. Nothing is learnt, counted or sent.
+    #[command(
+        after_help = "Examples:\n  weir explain br0 in_port=eth1,tcp,nw_dst=10.0.0.9,tp_dst=80\n  weir explain lost.pcapng:3\n  \
+                            weir explain --port eth1 ffffffffffff0200000000010806..."
+    )]
+    Explain {
+        /// The bridge, unless the packet or --port tells it, and the packet
+        #[arg(value_name = "[BRIDGE] PACKET", required = true, num_args = 1..=2)]
+        words: Vec<String>,
+
+        /// The port that the packet comes in at
+        #[arg(long, short, value_name = "PORT")]
+        port: Option<String>,
+
+        /// The ct_state of the packet when it comes back from connection tracking, as of 'weir trace'
+        #[arg(long, value_name = "STATE")]
+        ct_next: Vec<String>,
+    },
+
+    /// Say what changes of flows would do to the traffic that there is, before they are made
+    ///
+    /// The flows of FILE, in the syntax of 'ovs-ofctl --bundle add-flows' (a line may begin with add, modify, modify_strict, delete or
+    /// delete_strict), are applied to a shadow of the tables, and the flows of the datapath are compared as the tables are and as they would
+    /// be. Those that would treat packets otherwise are listed with their packet rate, the highest first. Nothing is changed without
+    /// --commit. Exit status: 0 nothing would change, 1 something would, 2 an error.
+    #[command(
+        after_help = "Examples:\n  weir diff br0 --flows new-acl.txt\n  weir diff br0 --flows all.txt --replace --commit\n  \
+                            weir diff br0 --flows new-acl.txt --expect reach.txt"
+    )]
+    Diff {
+        /// The bridge
+        #[arg(value_name = "BRIDGE")]
+        bridge: String,
+
+        /// The changes, a line each
+        #[arg(long, value_name = "FILE", required_unless_present = "expect")]
+        flows: Option<PathBuf>,
+
+        /// Packets with what is to become of them, a line each: FLOW -> output:PORT,... or FLOW -> drop. The exit status then
+        /// tells whether that is what would happen, and --commit does nothing where it is not
+        #[arg(long, value_name = "FILE")]
+        expect: Option<PathBuf>,
+
+        /// The flows of FILE are to be the bridge's only ones, as with 'ovs-ofctl replace-flows'
+        #[arg(long, requires = "flows")]
+        replace: bool,
+
+        /// Make the changes, all at once, unless others have changed flows, groups, ports or settings meanwhile
+        #[arg(long)]
+        commit: bool,
+
+        /// Most flows that are listed
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+        most: u32,
+
+        /// Seconds between two readings of counters, which make the rates
+        #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+        interval: u64,
+    },
+
     /// Show or change the ingress filter of a port
     ///
     /// A filter is a list of rules with ';' between them. Each is 'drop', 'pass' or 'limit RATE' (packets per

@@ -1,6 +1,7 @@
 //! The command line: parses it and does what it says.
 //!
 //! - [`args`]: the commands and their options
+//! - [`diff`]: `weir diff`
 //! - [`doctor`]: `weir doctor`
 //! - [`drops`]: `weir drops`
 //! - [`extcap`]: `weir extcap`, for Wireshark
@@ -22,12 +23,14 @@ use serde_json::json;
 
 use crate::config::{self, check};
 use crate::daemon;
+use crate::explain::{self, capture};
 use crate::report::{self, Flows, IngressElements, IngressReport, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::source::toml;
 use crate::unixctl::{Client, client};
 
 pub mod args;
+mod diff;
 mod doctor;
 mod drops;
 mod extcap;
@@ -49,11 +52,14 @@ pub fn main() -> ExitCode {
         None => {}
     }
     let args = Args::parse_from(extcap::with_command(std::env::args_os().collect()));
+    // As diff(1): 1 says that there is a difference.
+    let failure = if matches!(args.command, CliCommand::Diff { .. }) { ExitCode::from(2) } else { ExitCode::FAILURE };
     match dispatch(args) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Differs) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("{}", e.to_string().trim_end());
-            ExitCode::FAILURE
+            failure
         }
     }
 }
@@ -100,6 +106,12 @@ enum Error {
     NoPipe,
     #[error("weir: nothing is asked; Wireshark gives --extcap-dlts, --extcap-config or --capture (docs/tap.md)")]
     NothingAsked,
+    #[error("weir: {0}")]
+    Capture(#[from] capture::Error),
+    #[error("weir: {}: the name of the file is not UTF-8", .0.display())]
+    NotUtf8(PathBuf),
+    #[error("packets would be treated otherwise")]
+    Differs,
     #[error("weir: something does not work; what to mend comes first above")]
     Unready,
     #[error("weir: cannot write: {0}")]
@@ -137,6 +149,22 @@ fn dispatch(args: Args) -> Result<(), Error> {
             arguments.extend(names.then(|| "--names".to_string()));
             ct_next.into_iter().for_each(|state| arguments.extend(["--ct-next".to_string(), state]));
             daemon.report("weir/trace", &arguments, report::trace::trace)
+        }
+        CliCommand::Explain { mut words, port, ct_next } => {
+            let found = match words.last_mut() {
+                Some(packet) => capture::resolve(packet)?,
+                None => None,
+            };
+            let port = port.or(found).map(|port| format!("--port={port}"));
+            let states = ct_next.into_iter().map(|state| format!("--ct-next={state}"));
+            let arguments: Vec<_> = port.into_iter().chain(states).chain(words).collect();
+            daemon.report("weir/explain", &arguments, explain::text::text)
+        }
+        CliCommand::Diff { bridge, flows, expect, replace, commit, most, interval } => {
+            let mut arguments = vec![bridge, format!("--most={most}"), format!("--interval={interval}")];
+            let flags = [(replace, "--replace"), (commit, "--commit")];
+            arguments.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_string()));
+            diff::run(&daemon, arguments, [("--flows", flows.as_deref()), ("--expect", expect.as_deref())])
         }
         CliCommand::Ingress { port, command, rules } => daemon.ingress(port, command, rules),
         CliCommand::Reload => daemon.ctl("reload", &[]),
@@ -187,11 +215,18 @@ impl RunningDaemon {
         arguments: &[String],
         render: impl Fn(&T) -> String,
     ) -> Result<(), Error> {
-        let answer = self.call(command, arguments)?;
+        self.show(&self.call(command, arguments)?, render).map(drop)
+    }
+
+    /// Prints an answer, as JSON or by `render`, and returns what it says.
+    fn show<T: DeserializeOwned>(&self, answer: &str, render: impl Fn(&T) -> String) -> Result<T, Error> {
+        let report = serde_json::from_str(answer)?;
         if self.json {
-            return print(&serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&answer)?)?);
+            print(&serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(answer)?)?)?;
+        } else {
+            print(&render(&report))?;
         }
-        print(&render(&serde_json::from_str(&answer)?))
+        Ok(report)
     }
 
     /// Shows or changes the ingress filter of a port.

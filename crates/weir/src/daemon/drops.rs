@@ -84,16 +84,20 @@ pub fn describer(engine: &Engine) -> impl Fn(&DropSource) -> DropRow + use<> {
             DropSource::Row(row) => return row.clone(),
             DropSource::Site(packets, site) => (*packets, site),
         };
-        let TableDrop { bridge, port, table, rule, reason, .. } = site.describe();
-        let names = names.get(&bridge).unwrap_or(&no_names);
-        let flow = rule.map(|rule| {
-            let mut matching = String::new();
-            format_match(&mut matching, &rule.matching, FlowMod::DEFAULT_PRIORITY, names);
-            FoundFlow { cookie: rule.cookie.0, priority: rule.priority, matching }
-        });
-        let rule = DropRule::Flow(DropFlow { bridge, table, flow });
-        DropRow { in_port: Some(name_of(&ports, port)), rule: Some(rule), ..row(packets, reason) }
+        let drop = site.describe();
+        let rule = drop_rule(&drop, names.get(&drop.bridge).unwrap_or(&no_names));
+        DropRow { in_port: Some(name_of(&ports, drop.port)), rule: Some(rule), ..row(packets, drop.reason) }
     }
+}
+
+/// The table and rule of a drop, in words.
+pub fn drop_rule(drop: &TableDrop, names: &Names) -> DropRule {
+    let flow = drop.rule.as_ref().map(|rule| {
+        let mut matching = String::new();
+        format_match(&mut matching, &rule.matching, FlowMod::DEFAULT_PRIORITY, names);
+        FoundFlow { cookie: rule.cookie.0, priority: rule.priority, matching }
+    });
+    DropRule::Flow(DropFlow { bridge: drop.bridge.clone(), table: drop.table, flow })
 }
 
 /// What ingress filters have dropped, by their rules and their programs. What a port has dropped by itself for them is among it.

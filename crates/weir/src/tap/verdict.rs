@@ -121,7 +121,7 @@ pub fn verdict(record: &Record, flow: Option<&FlowText>) -> String {
 }
 
 /// What actions do with a packet, in words.
-fn outcome(actions: &[Action], ports: &PortTable) -> String {
+pub fn outcome(actions: &[Action], ports: &PortTable) -> String {
     let mut found = Outcome::default();
     found.add(actions);
     let mut parts = Vec::new();

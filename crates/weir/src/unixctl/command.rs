@@ -53,6 +53,19 @@ impl Drop for Stream {
     }
 }
 
+impl Reply {
+    /// Answers when a thread of its own, which gets this name, has done the work. Others are served meanwhile.
+    pub fn on_thread(name: &str, work: impl FnOnce() -> Outcome + Send + 'static) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        // The client may have gone meanwhile.
+        let run = move || drop(reply.send(work()));
+        match std::thread::Builder::new().name(name.into()).spawn(run) {
+            Ok(_) => Reply::Later(answer),
+            Err(error) => Reply::Now(Err(format!("cannot start a thread for this: {error}"))),
+        }
+    }
+}
+
 impl From<Result<Pieces, String>> for Reply {
     fn from(outcome: Result<Pieces, String>) -> Reply {
         outcome.map_or_else(|problem| Reply::Now(Err(problem)), Reply::Pieces)

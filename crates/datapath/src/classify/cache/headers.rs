@@ -447,6 +447,15 @@ impl HeaderCache {
         holds
     }
 
+    /// Whether it has an entry for a line that still holds, for who only wants to know.
+    pub fn has(&self, line: &Line, flow_counters: FlowCounters<'_>) -> bool {
+        let (view, origin) = (self.view(Portable), Origin::of(line));
+        let hash = view.hash(Portable, line, origin);
+        let first = view.get(Portable, view.candidate(Portable, hash), line, origin);
+        let found = first.or_else(|| view.other(hash, line));
+        found.is_some_and(|cached| flow_counters.of(cached.found.flow).epoch() == cached.epoch)
+    }
+
     /// The members that a look-up needs.
     #[inline(always)]
     pub(in crate::classify) fn view<S: Simd>(&self, simd: S) -> CacheReader<'_, S::Reg> {

@@ -74,6 +74,14 @@ impl KeyCache {
         if set == 0 { FlowRef::NONE } else { bucket.flows[set.trailing_zeros() as usize] }
     }
 
+    /// Whether it has the flow of a key, for who only wants to know.
+    pub fn has(&self, at: LookupContext<'_>, key: &Key) -> bool {
+        let hash = at.list.union.hash(&at.table.hasher, key);
+        let bucket = &self.lines[self.at(hash)];
+        let mut flows = bits(equal_tags(bucket.tags, tag(hash))).map(|way| bucket.flows[way]);
+        flows.any(|flow| at.table.arena.live(flow, at.guard).is_some_and(|live| live.matches(key)))
+    }
+
     /// All flows whose tags equal the hash's.
     #[cfg(test)]
     pub fn hints(&self, hash: u64) -> impl Iterator<Item = FlowRef> {

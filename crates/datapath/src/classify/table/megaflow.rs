@@ -280,6 +280,15 @@ impl Table {
         list.subtables.iter().find_map(in_subtable)
     }
 
+    /// As [`find`](Table::find), for who has no guard. Looks at each mask, with the lock held that no worker takes.
+    pub fn find_locked(&self, key: &Key) -> Option<FlowId> {
+        let writer = self.writer.lock();
+        let in_subtable = |subtable: &Arc<Subtable>| {
+            subtable.find_for_writer(key, subtable.shape.hash(&self.hasher, key), &self.arena)
+        };
+        writer.subtables.values().find_map(in_subtable).map(|flow| self.arena.id(flow))
+    }
+
     /// Counts for a flow what the slow path has answered by it, and returns the flow's actions. `None` where the flow is
     /// gone.
     pub fn count_answered(&self, id: FlowId, stats: FlowStats) -> Option<Arc<[Action]>> {

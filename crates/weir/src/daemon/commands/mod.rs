@@ -5,10 +5,12 @@
 //! - `conntrack`: `dpctl/...-conntrack`, `dpctl/ct-...`
 //! - `coverage`: `coverage/...`
 //! - `datapaths`: `dpctl/add-dp` and its kin; which datapath a command names
+//! - `diff`: `weir/diff`
 //! - `dpctl`: `dpctl/...`, flows
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
+//! - `explain`: `weir/explain`
 //! - `export`: `export/show`
 //! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
 //! - `flows`: `weir/flows`, and the commands that list flows
@@ -71,10 +73,12 @@ mod cidr;
 mod conntrack;
 pub mod coverage;
 mod datapaths;
+mod diff;
 mod dpctl;
 mod dpdk;
 mod drops;
 mod dummy;
+mod explain;
 mod export;
 mod features;
 mod flows;
@@ -187,6 +191,12 @@ static COMMANDS: &[Command<Context>] = commands! {
 
     "weir/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::report),
         "What ofproto/trace says, as JSON.";
+
+    "weir/explain" "[--port=PORT] [--ct-next=STATE]... [BRIDGE] {PACKET | FLOW}" (1, usize::MAX) explain::report,
+        "What decides what becomes of a packet, and what would decide otherwise, as JSON.";
+
+    "weir/diff" "BRIDGE [--flows=FILE] [--expect=FILE] [--replace] [--commit] [--most=N] [--interval=SECONDS]" (2, usize::MAX) diff::start,
+        "What changes of flows would do to the traffic that there is, as JSON.";
 
     "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
     "ofproto/list-tunnels" "" (0, 0) now!(ports::list_tunnels), "The tunnel ports and what packets they take.";

@@ -45,10 +45,7 @@ fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result
         (true, _) => Some(compose(&key, &arguments.payload)),
         (false, frame) => frame.inspect(|frame| key = of_frame(frame, &key, limit)),
     };
-    // What the text says of headers behind more tags than are parsed, a packet would not show.
-    if key.common().vlan.iter().filter(|tag| tag.tci.get() & VLAN_PRESENT != 0).count() > limit.tags() {
-        key = of_frame(&compose(&key, &[]), &key, limit);
-    }
+    key = as_parsed(key, limit);
     let no_bridge = || format!("{bridge}: unknown bridge");
     let handle = context.engine.switch.bridge(&bridge).ok_or_else(no_bridge)?;
     let (ports, datapath_ports) = (Names::of_bridge(&handle), Names::of_datapath(&context.engine.datapath));
@@ -124,8 +121,14 @@ fn hex(text: &str) -> Option<Vec<u8>> {
     digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
+/// What the datapath would see of a packet: what its text says of headers behind more tags than are parsed, it would not show.
+pub(super) fn as_parsed(key: Key, limit: VlanLimit) -> Key {
+    let tags = key.common().vlan.iter().filter(|tag| tag.tci.get() & VLAN_PRESENT != 0).count();
+    if tags > limit.tags() { of_frame(&compose(&key, &[]), &key, limit) } else { key }
+}
+
 /// The bridge and the key that `[DP] ODP_FLOW` or `BRIDGE FLOW` name.
-fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Key), String> {
+pub(super) fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Key), String> {
     let (name, text) = match *words {
         [text] => (None, text),
         [name, text] => (Some(name), text),
@@ -171,7 +174,7 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
 
 /// A flow in ovs-ofctl's syntax, of which every field is given whole. Without a port the packet came
 /// from nowhere. `place` puts the values of tun_metadata fields where the bridge has them.
-fn bridge_flow(text: &str, names: &Names, place: impl Fn(&mut Match)) -> Result<Key, String> {
+pub(super) fn bridge_flow(text: &str, names: &Names, place: impl Fn(&mut Match)) -> Result<Key, String> {
     for item in Items::new(text) {
         let item = item.map_err(|error| error.to_string())?;
         if item.value.contains('/') {
@@ -198,7 +201,7 @@ fn bridge_flow(text: &str, names: &Names, place: impl Fn(&mut Match)) -> Result<
 }
 
 /// The key of a frame, with the metadata of `key`.
-fn of_frame(frame: &[u8], key: &Key, vlan_limit: VlanLimit) -> Key {
+pub(super) fn of_frame(frame: &[u8], key: &Key, vlan_limit: VlanLimit) -> Key {
     let mut out = Key::new();
     extract(frame, &mut out, vlan_limit);
     for field in [Field::InPortOxm, Field::PktMark, Field::SkbPriority, Field::RecircId, Field::DpHash] {
