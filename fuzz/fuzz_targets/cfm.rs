@@ -1,4 +1,5 @@
-//! Frames for a maintenance point: what is read can be written again, and the point remembers and sends no more than it may.
+//! Frames for a maintenance point: what is read can be written again, and the point remembers and sends no more than
+//! it may.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -10,9 +10,9 @@
 //! | [`ethernet`] | A frame's addresses, tag and type |
 //! | [`random`] | Numbers for jitter, from a seed |
 //!
-//! Each protocol has the same interface. `receive(now, …)` takes a frame, `run(now)` does what the time asks for and says what is
-//! to be sent and what has changed, and `next_wakeup()` says when `run` has something to do again. A call after that time is
-//! late, not wrong. A frame costs a constant amount of work, whatever it holds.
+//! Each protocol has the same interface. `receive(now, …)` takes a frame, `run(now)` does what the time asks for and
+//! says what is to be sent and what has changed, and `next_wakeup()` says when `run` has something to do again. A
+//! call after that time is late, not wrong. A frame costs a constant amount of work, whatever it holds.
 
 pub mod bfd;
 pub mod cfm;

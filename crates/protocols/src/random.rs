@@ -1,5 +1,5 @@
-//! Numbers for jitter and discriminators, from a seed of the caller's: the same seed gives the same numbers. They are not
-//! for secrets.
+//! Numbers for jitter and discriminators, from a seed of the caller's: the same seed gives the same numbers. They are
+//! not for secrets.
 
 /// A sequence of numbers (SplitMix64, Steele and others 2014).
 #[derive(Clone, Debug)]
@@ -20,8 +20,8 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`; 0 where that is 0. The highest part of the next number selects it, so that small bounds are
-    /// met evenly.
+    /// A number below `bound`; 0 where that is 0. The highest part of the next number selects it, so that small
+    /// bounds are met evenly.
     pub fn below(&mut self, bound: u64) -> u64 {
         (u128::from(self.next_u64()) * u128::from(bound) >> 64) as u64
     }

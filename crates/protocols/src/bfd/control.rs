@@ -104,8 +104,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// The packet in the payload of a UDP datagram, with the checks of RFC 5880 section 6.8.6 that need no session. Packets
-    /// with an authentication section are refused, since no session has authentication.
+    /// The packet in the payload of a UDP datagram, with the checks of RFC 5880 section 6.8.6 that need no session.
+    /// Packets with an authentication section are refused, since no session has authentication.
     pub fn new_checked(bytes: &[u8]) -> Result<Control, Error> {
         let malformed = |what| Err(Error::Malformed { layer: "BFD", what });
         let truncated = |need| Error::Truncated { layer: "BFD", need, have: bytes.len() };

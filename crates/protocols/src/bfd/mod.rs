@@ -1,4 +1,5 @@
-//! Bidirectional forwarding detection (RFC 5880) over one hop of IPv4 (RFC 5881), with the options and texts of Open vSwitch.
+//! Bidirectional forwarding detection (RFC 5880) over one hop of IPv4 (RFC 5881), with the options and texts of Open
+//! vSwitch.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -17,11 +18,12 @@
 //! 3. calls [`Session::account_rx`] when data came by the interface, where
 //!    [`Settings::forwarding_if_rx`] asks for that.
 //!
-//! Frames and runs cost constant work. A session sends no more than one packet in [`session::SHORTEST_GAP`], whatever its
-//! peer sends.
+//! Frames and runs cost constant work. A session sends no more than one packet in [`session::SHORTEST_GAP`], whatever
+//! its peer sends.
 //!
-//! Asynchronous mode only, as in OVS: a peer's demand bit has no effect, packets with authentication are refused, there is no echo function. An interface
-//! has one session, so the discriminator of a packet is checked and never used to find a session (RFC 5881 section 3).
+//! Asynchronous mode only, as in OVS: a peer's demand bit has no effect, packets with authentication are refused,
+//! there is no echo function. An interface has one session, so the discriminator of a packet is checked and never
+//! used to find a session (RFC 5881 section 3).
 
 pub mod control;
 pub mod session;

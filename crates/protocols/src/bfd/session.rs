@@ -138,7 +138,8 @@ impl Remote {
 }
 
 impl Session {
-    /// A session on an interface, with [`new_discriminator`], [`source_port`] and a seed for jitter. Its first packet is due.
+    /// A session on an interface, with [`new_discriminator`], [`source_port`] and a seed for jitter. Its first packet
+    /// is due.
     pub fn new(name: &str, mac: Mac, settings: Settings, discriminator: u32, source_port: u16, seed: u64) -> Session {
         let (min_tx, min_rx) = (settings.min_tx, settings.min_rx);
         let diagnostic = if settings.cpath_down { Diagnostic::CONCATENATED_PATH_DOWN } else { Diagnostic::NONE };
@@ -169,8 +170,8 @@ impl Session {
         }
     }
 
-    /// Changes the settings. What makes either end send or expect fewer packets waits for the peer's consent: the end of a poll
-    /// sequence (6.8.3).
+    /// Changes the settings. What makes either end send or expect fewer packets waits for the peer's consent: the end
+    /// of a poll sequence (6.8.3).
     pub fn configure(&mut self, now: Time, rx_packets: u64, settings: Settings) {
         let before = std::mem::replace(&mut self.settings, settings);
         let (min_tx, min_rx) = (self.settings.min_tx, self.settings.min_rx);
@@ -229,8 +230,8 @@ impl Session {
         self.discriminator
     }
 
-    /// Whether a frame with these addresses, for UDP port 3784, is the session's; others are forwarded. `tunnel_key` is that of the
-    /// tunnel that the frame came by, 0 without one.
+    /// Whether a frame with these addresses, for UDP port 3784, is the session's; others are forwarded. `tunnel_key`
+    /// is that of the tunnel that the frame came by, 0 without one.
     pub fn accepts(&self, addresses: &Addresses, tunnel_key: u64) -> bool {
         let settings = &self.settings;
         settings.remote_dst_mac.is_none_or(|mac| mac == addresses.eth.0)
@@ -387,8 +388,8 @@ impl Session {
         addresses.emit(&control)
     }
 
-    /// The next periodic packet: an interval after the last one, less up to a quarter (6.8.7), so that sessions do not fall
-    /// into step.
+    /// The next periodic packet: an interval after the last one, less up to a quarter (6.8.7), so that sessions do
+    /// not fall into step.
     fn schedule_tx(&mut self) {
         let Some(last) = self.last_tx else { return };
         let percent = if self.settings.mult == 1 { 10 + self.random.below(16) } else { self.random.below(26) };
@@ -400,7 +401,8 @@ impl Session {
         self.next_tx = self.next_tx.min(self.last_tx.map_or(now, |last| now.max(last + SHORTEST_GAP)));
     }
 
-    /// When the next packet goes. A peer that can receive none periodically gets answers to its polls, and no more (6.8.7).
+    /// When the next packet goes. A peer that can receive none periodically gets answers to its polls, and no more
+    /// (6.8.7).
     fn tx_deadline(&self) -> Option<Time> {
         let periodic = !self.remote.min_rx.is_zero() || self.flags.contains(Flags::FINAL);
         periodic.then_some(self.next_tx)
@@ -496,8 +498,8 @@ impl Session {
         self.decay = Decay { active: self.decay.active, rx_packets, rx_control: 0, until };
     }
 
-    /// Decides whether data came in the window that is over, and starts the next one. Twice the packets of BFD are allowed
-    /// for, as in OVS: an interface's counters may be late.
+    /// Decides whether data came in the window that is over, and starts the next one. Twice the packets of BFD are
+    /// allowed for, as in OVS: an interface's counters may be late.
     fn end_decay_window(&mut self, now: Time, rx_packets: u64) {
         let is_first = self.decay.until == Time::default();
         if !is_first {

@@ -80,7 +80,8 @@ proptest! {
         prop_assert!(world.states().iter().all(|state| *state != State::Up));
     }
 
-    /// Packets may be lost as long as surely fewer than the multiplier are missing, and others may be late and twice there.
+    /// Packets may be lost as long as surely fewer than the multiplier are missing, and others may be late and twice
+    /// there.
     #[test]
     fn what_the_protocol_stands_makes_no_flap(seed: u64, millis in 50u64..500, mult in 4u8..9) {
         let mut world = World::new(seed, [millis; 2], [mult; 2]);
@@ -88,8 +89,8 @@ proptest! {
         prop_assert_eq!(world.states(), UP);
         let flaps = world.flaps();
         for _ in 0..20 {
-            // An interval may be over when the silence begins, and another one passes, with half of one on the way, before
-            // a packet comes after it.
+            // An interval may be over when the silence begins, and another one passes, with half of one on the way,
+            // before a packet comes after it.
             let silence = Duration::from_millis(millis * (u64::from(mult) - 3));
             world.run(world.now + silence, &Faults::ALL_LOST);
             let delay = Duration::from_millis(millis / 2);
@@ -112,7 +113,9 @@ proptest! {
 
     /// Hostile packets make a session neither busy without end nor silent, and cost no panic.
     #[test]
-    fn hostile_packets_are_bounded(packets in prop::collection::vec((any_control(), any::<bool>(), 0u64..3_000), 0..200)) {
+    fn hostile_packets_are_bounded(
+        packets in prop::collection::vec((any_control(), any::<bool>(), 0u64..3_000), 0..200),
+    ) {
         let mut session = session(0, &[("decay_min_rx", "2000"), ("forwarding_if_rx", "true")], 1);
         let (mut micros, mut sent) = (0, 0);
         for (control, means_this, pause) in packets {

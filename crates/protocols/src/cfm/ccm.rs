@@ -1,4 +1,5 @@
-//! Continuity check messages (IEEE 802.1ag clause 21.6), with the fields that extended mode has where they are zero otherwise.
+//! Continuity check messages (IEEE 802.1ag clause 21.6), with the fields that extended mode has where they are zero
+//! otherwise.
 
 use packet::wire::Error;
 use packet::wire::build::ethernet;

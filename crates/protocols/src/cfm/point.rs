@@ -181,8 +181,8 @@ impl MaintenancePoint {
         &self.name
     }
 
-    /// Whether a frame of type [`super::ccm::ETHERTYPE`] for this address is the point's; others are forwarded. `tunnel_key` is that
-    /// of the tunnel that the frame came by, 0 without one.
+    /// Whether a frame of type [`super::ccm::ETHERTYPE`] for this address is the point's; others are forwarded.
+    /// `tunnel_key` is that of the tunnel that the frame came by, 0 without one.
     pub fn accepts(&self, dst: Mac, tunnel_key: u64) -> bool {
         dst == self.group() && (!self.settings.check_tnl_key || tunnel_key == 0)
     }

@@ -1,5 +1,5 @@
-//! Maintenance points in pairs; what they show is what OVS shows in its own tests (tests/cfm.at). Then the same over links that lose,
-//! delay and duplicate frames.
+//! Maintenance points in pairs; what they show is what OVS shows in its own tests (tests/cfm.at). Then the same over
+//! links that lose, delay and duplicate frames.
 
 use std::time::Duration;
 

@@ -222,8 +222,8 @@ impl Aggregator {
         self.update = true;
     }
 
-    /// Takes a frame of type [`super::pdu::ETHERTYPE`] that a member has received. Returns whether that member may carry traffic: the
-    /// caller need not wait for [`Aggregator::run`] to let traffic in.
+    /// Takes a frame of type [`super::pdu::ETHERTYPE`] that a member has received. Returns whether that member may
+    /// carry traffic: the caller need not wait for [`Aggregator::run`] to let traffic in.
     pub fn receive(&mut self, now: Time, id: MemberId, frame: &[u8]) -> Result<bool, ReceiveError> {
         let fallback_ab = self.settings.fallback_ab;
         let member = self.members.get_mut(&id).ok_or(ReceiveError::NoMember(id.0))?;

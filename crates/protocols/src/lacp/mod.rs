@@ -20,13 +20,13 @@
 //!
 //! The state machines of the standard are here:
 //!
-//! - *receive* (5.4.12): [`Status`], with `Current` and `Defaulted` under the standard's names and `Expired` for EXPIRED;
-//!   carrier takes the part of port_enabled;
-//! - *periodic transmission* (5.4.13) and *transmit* (5.4.16): a member sends one or thirty seconds, as its partner wishes,
-//!   after it sent last, and at once when what the partner believes of it is wrong; but no more than three PDUs in a second;
-//! - *selection* (5.4.14) and *mux* (5.4.15): [`aggregator::selection`], in one step, since OVS has one aggregator for each bond and
-//!   no wait_while_timer. A member is attached and synchronized at once, collects and distributes while attached, and
-//!   carries traffic when its partner is synchronized, too.
+//! - *receive* (5.4.12): [`Status`]; carrier takes the part of port_enabled;
+//! - *periodic transmission* (5.4.13) and *transmit* (5.4.16): a member sends a second or thirty after it sent last, as
+//!   its partner wishes, and at once when what the partner believes of it is wrong; but no more than three PDUs in a
+//!   second;
+//! - *selection* (5.4.14) and *mux* (5.4.15): [`aggregator::selection`], in one step, since OVS has one aggregator for
+//!   each bond and no wait_while_timer. A member is attached and synchronized at once, collects and distributes while
+//!   attached, and carries traffic when its partner is synchronized, too.
 
 pub mod aggregator;
 pub mod options;

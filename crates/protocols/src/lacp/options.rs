@@ -20,8 +20,8 @@ pub struct PortRow<'a> {
 }
 
 impl Settings {
-    /// The settings of a port; `None` where LACP is off, which it is by default. A bond has a better priority than a single
-    /// interface by default, so that of two systems the one that can aggregate decides.
+    /// The settings of a port; `None` where LACP is off, which it is by default. A bond has a better priority than a
+    /// single interface by default, so that of two systems the one that can aggregate decides.
     pub fn from_row(row: &PortRow<'_>) -> (Option<Settings>, Vec<OptionError>) {
         let mut reader = Reader::new(row.other_config);
         let active = match row.lacp {

@@ -119,8 +119,8 @@ pub enum SlowPdu {
 }
 
 impl SlowPdu {
-    /// The PDU in a frame without a VLAN tag, or with one that has a priority only. The version is not looked at: a later one has the same
-    /// fields here (5.4.2.2 c).
+    /// The PDU in a frame without a VLAN tag, or with one that has a priority only. The version is not looked at: a
+    /// later one has the same fields here (5.4.2.2 c).
     pub fn new_checked(frame: &[u8]) -> Result<SlowPdu, Error> {
         let malformed = |what| Error::Malformed { layer: "LACP", what };
         let frame = Untagged::new_checked(frame)?;
