@@ -5,6 +5,7 @@
 # usage: demo.sh      (the binary is $WEIR, or target/release/weir; needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/hosts.sh
 WEIR=${WEIR:-target/release/weir}
 SECONDS_TCP=${DEMO_SECONDS:-2}
 if [ "$(id -u)" != 0 ]; then
@@ -31,10 +32,7 @@ cleanup() {
         kill -9 "$weir_pid" 2>/dev/null && trouble="weir did not end on SIGTERM"
         wait "$weir_pid" 2>/dev/null || true
     fi
-    for n in $hosts; do
-        ip link del "weir-demo-$n" 2>/dev/null || true
-        ip netns del "weir-demo-$n" 2>/dev/null || true
-    done
+    for n in $hosts; do remove_host "weir-demo-$n"; done
     if [ "$status" != 0 ] && [ -s "$run/weir.log" ]; then
         echo "--- log of weir" >&2
         tail -30 "$run/weir.log" >&2
@@ -81,7 +79,7 @@ all_pairs="1-2 1-3 2-3 2-1 3-1 3-2"
 
 [ -x "$WEIR" ] || fail "$WEIR: no such program; build it with \"make build\""
 for n in $hosts; do
-    if ip netns list | grep -qw "weir-demo-$n" || ip link show "weir-demo-$n" >/dev/null 2>&1; then
+    if host_exists "weir-demo-$n"; then
         hosts=
         fail "weir-demo-$n exists already; is another demo running? (remove it: ip link del weir-demo-$n; ip netns del weir-demo-$n)"
     fi
@@ -89,13 +87,7 @@ done
 
 step "make three network namespaces, each with one end of a veth pair (offloads on)"
 for n in $hosts; do
-    ip netns add "weir-demo-$n"
-    ip link add "weir-demo-$n" type veth peer name eth0 netns "weir-demo-$n"
-    sysctl -qw "net.ipv6.conf.weir-demo-$n.disable_ipv6=1" 2>/dev/null || true
-    in_host "$n" ip addr add "10.111.0.$n/24" dev eth0
-    in_host "$n" ip link set lo up
-    in_host "$n" ip link set eth0 up
-    ip link set "weir-demo-$n" up
+    make_host "weir-demo-$n" "10.111.0.$n/24"
     echo "  weir-demo-$n: 10.111.0.$n"
 done
 

@@ -270,6 +270,11 @@ class Database:
         return self.vsctl("get", table, record, column).strip('"')
 
 
+def scratch_database(dir):
+    """A database in `dir` that no daemon reads."""
+    return Database(dir, dict(os.environ, OVS_RUNDIR=str(dir), OVS_LOGDIR=str(dir), OVS_DBDIR=str(dir)))
+
+
 class Ovs(Daemon, Database):
     """A directory with an ovsdb-server, and the daemon under the name ovs-vswitchd."""
 

@@ -200,11 +200,16 @@ impl RunningDaemon {
         Ok(Client::connect(&self.socket()?)?.call(command, arguments)?)
     }
 
-    /// Its control socket.
+    /// Its control socket: of `weir run`, or where that does not run, of the daemon in the place of ovs-vswitchd.
     fn socket(&self) -> Result<PathBuf, Error> {
-        match &self.socket {
-            Some(socket) => Ok(socket.clone()),
-            None => Ok(self.rundir.running_control_socket(run::PROGRAM)?),
+        if let Some(socket) = &self.socket {
+            return Ok(socket.clone());
+        }
+        match self.rundir.running_control_socket(run::PROGRAM) {
+            Err(missing @ rundir::Error::NoPidfile { .. }) => {
+                Ok(self.rundir.running_control_socket(vswitchd::PROGRAM).map_err(|_| missing)?)
+            }
+            found => Ok(found?),
         }
     }
 

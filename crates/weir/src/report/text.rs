@@ -144,7 +144,7 @@ pub fn stats(stats: &Stats) -> String {
     let mut headings = vec![""];
     headings.extend(names.iter().map(String::as_str));
     let mut table = Table::new(&headings);
-    for (name, value) in WORKER_LINES {
+    for (name, _, value) in WORKER_LINES {
         table.row(std::iter::once(name.to_string()).chain(all().map(value)).collect());
     }
     for reason in stats.drop_reasons.keys() {
@@ -162,31 +162,56 @@ pub fn stats(stats: &Stats) -> String {
     text
 }
 
-type Line = (&'static str, fn(&WorkerStats) -> String);
+/// A line's name, what it means, and its value.
+type Line = (&'static str, &'static str, fn(&WorkerStats) -> String);
 
 /// The lines of `weir stats`, in the order in which a packet meets what they count.
 const WORKER_LINES: &[Line] = &[
-    ("core", |w| w.core.map_or("any".into(), |c| c.to_string())),
-    ("receive queues", |w| w.queues.join(" ")),
-    ("packets received", |w| grouped(w.packets)),
-    ("packets injected", |w| grouped(w.injected)),
-    ("copies made", |w| grouped(w.copied)),
-    ("recirculated", |w| grouped(w.recirculated)),
-    ("hits, tier 0 (simple match)", |w| with_share(w, w.simple_hits)),
-    ("hits, tier 1 (exact match)", |w| with_share(w, w.exact_hits)),
-    ("hits, tier 2 (megaflow)", |w| with_share(w, w.megaflow_hits)),
-    ("misses", |w| with_share(w, w.misses)),
-    ("misses lost", |w| with_share(w, w.lost)),
-    ("subtables per tier 2 lookup", |w| format!("{:.2}", w.subtables_per_lookup)),
-    ("cycles per packet", |w| format!("{:.1}", w.cycles_per_packet)),
-    ("packets sent", |w| grouped(w.sent)),
-    ("packets refused by ports", |w| grouped(w.refused)),
-    ("packets punted", |w| grouped(w.punted)),
-    ("packets joined", |w| grouped(w.joined)),
-    ("packets per output batch", |w| format!("{:.2}", w.packets_per_batch)),
-    ("busy cycles", |w| with_cycles_share(w, w.busy_cycles)),
-    ("idle cycles", |w| with_cycles_share(w, w.idle_cycles)),
-    ("sleeps", |w| format!("{} ({:.1} s)", grouped(w.sleeps), w.slept_s)),
+    ("core", "The processor core that the worker is pinned to.", |w| w.core.map_or("any".into(), |c| c.to_string())),
+    ("receive queues", "The ports whose receive queues it polls, with the queue's number.", |w| w.queues.join(" ")),
+    ("packets received", "Packets that it took from ports.", |w| grouped(w.packets)),
+    ("packets injected", "Packets that controllers or the daemon sent (packet-out).", |w| grouped(w.injected)),
+    (
+        "copies made",
+        "Packets made from others: copies for further ports, and segments of super-frames beyond the first.",
+        |w| grouped(w.copied),
+    ),
+    ("recirculated", "Passes after the first one, after connection tracking for example.", |w| grouped(w.recirculated)),
+    (
+        "hits, tier 0 (simple match)",
+        "Packets of ports whose flows look at nothing but port, Ethernet type, VLAN and fragments.",
+        |w| with_share(w, w.simple_hits),
+    ),
+    ("hits, tier 1 (exact match)", "Packets that the header cache or the key cache knew.", |w| {
+        with_share(w, w.exact_hits)
+    }),
+    ("hits, tier 2 (megaflow)", "Packets for which subtables were searched.", |w| with_share(w, w.megaflow_hits)),
+    ("misses", "Packets that no datapath flow matched, and that the slow path answered.", |w| with_share(w, w.misses)),
+    ("misses lost", "Misses that were dropped: the slow path had no room, or met an error.", |w| with_share(w, w.lost)),
+    ("subtables per tier 2 lookup", "How many masks were tried for a packet of tier 2.", |w| {
+        format!("{:.2}", w.subtables_per_lookup)
+    }),
+    ("cycles per packet", "Busy cycles for each packet received or recirculated.", |w| {
+        format!("{:.1}", w.cycles_per_packet)
+    }),
+    ("packets sent", "Packets that ports took.", |w| grouped(w.sent)),
+    (
+        "packets refused by ports",
+        "Packets that ports did not take; each port says why (stage `transmit` of `weir drops`).",
+        |w| grouped(w.refused),
+    ),
+    ("packets punted", "Packets that went to controllers or to the slow path because an action says so.", |w| {
+        grouped(w.punted)
+    }),
+    ("packets joined", "Packets that became part of another one: segments that left a tunnel.", |w| grouped(w.joined)),
+    ("packets per output batch", "Packets in the average burst that a port is given.", |w| {
+        format!("{:.2}", w.packets_per_batch)
+    }),
+    ("busy cycles", "Cycles of turns that handled packets.", |w| with_cycles_share(w, w.busy_cycles)),
+    ("idle cycles", "Cycles of turns that found nothing; sleep is not in it.", |w| with_cycles_share(w, w.idle_cycles)),
+    ("sleeps", "How often the worker slept, and for how long.", |w| {
+        format!("{} ({:.1} s)", grouped(w.sleeps), w.slept_s)
+    }),
 ];
 
 fn with_share(w: &WorkerStats, n: u64) -> String {
@@ -275,6 +300,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    #[test]
+    fn the_guide_explains_each_line_of_stats() {
+        let guide = include_str!("../../../../docs/guide/counters.md");
+        for (name, meaning, _) in WORKER_LINES {
+            let line = format!("| {name} | {meaning} |");
+            assert!(guide.lines().any(|explained| explained == line), "docs/guide/counters.md lacks: {line}");
+        }
+    }
 
     #[test]
     fn show_marks_a_port_with_its_error() {

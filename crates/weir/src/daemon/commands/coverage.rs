@@ -7,10 +7,12 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use datapath::DropReason;
 use datapath::conntrack::counters::Counter;
+use ofproto::model::mac::MacStats;
 
 use super::Context;
 use crate::unixctl::Command;
@@ -87,49 +89,95 @@ pub fn watch(context: &Rc<Context>) {
     });
 }
 
+/// What counters are read of.
+struct Sources<'a> {
+    context: &'a Context,
+    stats: datapath::Stats,
+    netlink: ports::link::NetlinkCounters,
+    conntrack: ::conntrack::table::Counts,
+    macs: Vec<MacStats>,
+}
+
+impl<'a> Sources<'a> {
+    fn of(context: &'a Context) -> Sources<'a> {
+        Sources {
+            context,
+            stats: context.engine.datapath.stats(),
+            netlink: ports::link::netlink_counters(),
+            conntrack: context.engine.datapath.conntrack().tracker.table.counts(),
+            macs: context.engine.switch.bridges().iter().map(|bridge| bridge.mac_stats()).collect(),
+        }
+    }
+
+    /// A sum over the workers. What workers have counted that have ended since is not forgotten.
+    fn workers(&self, of: impl Fn(&datapath::WorkerStats) -> u64) -> u64 {
+        self.stats.workers.iter().chain([&self.stats.ended]).map(of).sum()
+    }
+
+    /// A sum over the bridges' tables of addresses.
+    fn macs(&self, of: impl Fn(&MacStats) -> u64) -> u64 {
+        self.macs.iter().map(of).sum()
+    }
+}
+
+/// A counter that is neither a reason to drop nor one of connection tracking: its name, what it means, and its value.
+type Event = (&'static str, &'static str, fn(&Sources<'_>) -> u64);
+
+/// The counters, with OVS's names where it has them.
+const EVENTS: &[Event] = &[
+    ("datapath_received", "Packets that workers took from ports.", |s| s.workers(|w| w.received)),
+    ("datapath_recirculated", "Passes after the first one through the datapath's flows.", |s| {
+        s.workers(|w| w.recirculated)
+    }),
+    ("datapath_sent", "Packets that ports took.", |s| s.workers(|w| w.sent)),
+    ("datapath_upcall", "Packets that no datapath flow matched.", |s| s.workers(|w| w.misses + w.lost)),
+    ("netlink_overflow", "Times that the kernel lost notices about interfaces; all are then read anew.", |s| {
+        s.netlink.overflows
+    }),
+    ("netlink_received", "Messages about interfaces from the kernel.", |s| s.netlink.received),
+    ("netlink_sent", "Messages about interfaces to the kernel.", |s| s.netlink.sent),
+    ("rev_reconfigure", "Times that a configuration was applied.", |s| s.context.configurator.changes()),
+    ("export_queue_overflow", "Samples that found no room on their way to the exporter.", |s| {
+        s.context.engine.switch.exporter().lost()
+    }),
+    ("unixctl_received", "Commands that the control socket received.", |_| RECEIVED.load(Ordering::Relaxed)),
+    ("unixctl_replied", "Commands that it answered.", |_| REPLIED.load(Ordering::Relaxed)),
+    ("mac_learning_learned", "Addresses that bridges learnt.", |s| s.macs(|m| m.learned)),
+    ("mac_learning_expired", "Learnt addresses that were not seen for too long.", |s| s.macs(|m| m.expired)),
+    ("mac_learning_evicted", "Learnt addresses that made room for others.", |s| s.macs(|m| m.evicted)),
+    ("mac_learning_moved", "Learnt addresses that came to be behind another port.", |s| s.macs(|m| m.moved)),
+    ("mac_learning_static_none_move", "Packets from static addresses that came in at other ports than theirs.", |s| {
+        s.context.engine.switch.bridges().iter().map(|bridge| bridge.static_macs_elsewhere()).sum()
+    }),
+    (
+        "drop_action_tunnel_neigh_cache_miss",
+        "Packets for a tunnel whose next hop did not tell its address, or for which too many waited.",
+        |s| s.context.engine.switch.neighbour_drops(),
+    ),
+    ("ofproto_slow_path_overflow", "Packets that are translated one by one, and of which too many waited.", |s| {
+        s.context.engine.switch.slow_drops()
+    }),
+    ("ofproto_controller_overflow", "OpenFlow peers that were disconnected because too much waited for them.", |s| {
+        s.context.engine.switch.overflown_connections()
+    }),
+    (
+        "mac_learning_revalidated",
+        "Datapath flows that were looked at because an address was learnt, moved or forgotten.",
+        |s| s.context.engine.switch.mac_revalidations(),
+    ),
+    ("conntrack_made", "Connections that tracking began.", |s| s.conntrack.made),
+    ("conntrack_ended", "Connections that ended or were removed.", |s| s.conntrack.removed),
+    ("conntrack_early_drop", "Unanswered connections that made room for new ones.", |s| s.conntrack.dropped_early),
+];
+
 /// All counters, always in the same order.
 fn read(context: &Context) -> Vec<(&'static str, u64)> {
-    let stats = context.engine.datapath.stats();
-    let netlink = ports::link::netlink_counters();
-    // What workers have counted that have ended since is not forgotten.
-    let workers = || stats.workers.iter().chain([&stats.ended]);
-    let sum = |of: fn(&datapath::WorkerStats) -> u64| workers().map(of).sum::<u64>();
-    let mut counters = vec![
-        ("datapath_received", sum(|w| w.received)),
-        ("datapath_recirculated", sum(|w| w.recirculated)),
-        ("datapath_sent", sum(|w| w.sent)),
-        ("datapath_upcall", sum(|w| w.misses + w.lost)),
-        ("netlink_overflow", netlink.overflows),
-        ("netlink_received", netlink.received),
-        ("netlink_sent", netlink.sent),
-        ("rev_reconfigure", context.configurator.changes()),
-        ("export_queue_overflow", context.engine.switch.exporter().lost()),
-        ("unixctl_received", RECEIVED.load(std::sync::atomic::Ordering::Relaxed)),
-        ("unixctl_replied", REPLIED.load(std::sync::atomic::Ordering::Relaxed)),
-    ];
-    let bridges = context.engine.switch.bridges();
-    let macs: Vec<_> = bridges.iter().map(|bridge| bridge.mac_stats()).collect();
-    counters.extend([
-        ("mac_learning_learned", macs.iter().map(|m| m.learned).sum()),
-        ("mac_learning_expired", macs.iter().map(|m| m.expired).sum()),
-        ("mac_learning_evicted", macs.iter().map(|m| m.evicted).sum()),
-        ("mac_learning_moved", macs.iter().map(|m| m.moved).sum()),
-        ("mac_learning_static_none_move", bridges.iter().map(|bridge| bridge.static_macs_elsewhere()).sum()),
-        ("drop_action_tunnel_neigh_cache_miss", context.engine.switch.neighbour_drops()),
-        ("ofproto_slow_path_overflow", context.engine.switch.slow_drops()),
-        ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),
-        ("mac_learning_revalidated", context.engine.switch.mac_revalidations()),
-    ]);
+    let sources = Sources::of(context);
+    let mut counters: Vec<_> = EVENTS.iter().map(|(name, _, of)| (*name, of(&sources))).collect();
     let conntrack = context.engine.datapath.conntrack();
-    let counts = conntrack.tracker.table.counts();
-    counters.extend([
-        ("conntrack_made", counts.made),
-        ("conntrack_ended", counts.removed),
-        ("conntrack_early_drop", counts.dropped_early),
-    ]);
     counters.extend(Counter::ALL.iter().map(|&counter| (counter.name(), conntrack.counters.get(counter))));
     for &reason in DropReason::ALL {
-        let dropped = |reason| workers().map(|w| w.drops.get(reason)).sum::<u64>();
+        let dropped = |reason| sources.workers(|w| w.drops.get(reason));
         // OVS has one counter for whatever is wrong with the headers of a tunnel.
         let others: &[DropReason] = match reason {
             DropReason::TunnelHeader => {
@@ -216,6 +264,8 @@ fn read_counter(context: &Context, args: &[String]) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use ports::drop::TxDrop;
+
     use super::*;
 
     #[test]
@@ -238,6 +288,21 @@ mod tests {
         assert!(lines[0].starts_with("Event coverage, avg rate over last: 5 seconds, last minute, last hour,  hash="));
         assert_eq!(lines[1], "util_xalloc              2148.8/sec   179.067/sec        2.9844/sec   total: 10744");
         assert_eq!(lines[2], "1 events never hit");
+    }
+
+    #[test]
+    fn the_guide_explains_each_counter() {
+        let guide = include_str!("../../../../../docs/guide/counters.md");
+        let explained = |begin: &str| guide.lines().any(|line| line.starts_with(begin) && line.len() > begin.len());
+        let lines = EVENTS.iter().map(|(name, meaning, _)| format!("| `{name}` | {meaning} |"));
+        let lines = lines.chain(Counter::ALL.iter().map(|c| format!("| `{}` | {} |", c.name(), c.describe())));
+        for line in lines {
+            assert!(guide.lines().any(|explained| explained == line), "docs/guide/counters.md lacks: {line}");
+        }
+        let drops = DropReason::ALL.iter().map(|&r| format!("| `{}` | `{}` | ", r.name(), drop_counter(r)));
+        for begin in drops.chain(TxDrop::ALL.iter().map(|reason| format!("| `{}` | ", reason.name()))) {
+            assert!(explained(&begin), "docs/guide/counters.md lacks what to do about: {begin}");
+        }
     }
 
     #[test]
