@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(long, global = true, value_name = "DIR")]
     pub rundir: Option<PathBuf>,
 
-    /// Control socket of the daemon, instead of the one that the pidfile in the run directory names
+    /// Control socket of the daemon, instead of the one that a pidfile in the run directory names: weir.pid or ovs-vswitchd.pid
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 

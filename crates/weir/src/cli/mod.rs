@@ -151,6 +151,17 @@ fn dispatch(args: Args) -> Result<(), Error> {
     }
 }
 
+/// The control socket of the daemon: the one that is given, or that of `weir run`, or that of a daemon in the place of ovs-vswitchd.
+fn control_socket(rundir: &Rundir, given: Option<&Path>) -> Result<PathBuf, rundir::Error> {
+    if let Some(socket) = given {
+        return Ok(socket.to_owned());
+    }
+    // Where there is neither, the error is about the first.
+    rundir
+        .running_control_socket(run::PROGRAM)
+        .or_else(|e| rundir.running_control_socket(vswitchd::PROGRAM).map_err(|_| e))
+}
+
 fn flows_arguments(bridge: Option<String>, table: Option<u8>, openflow: bool, datapath: bool) -> Vec<String> {
     let mut arguments = Vec::new();
     arguments.extend(bridge.map(|b| format!("bridge={b}")));
@@ -174,10 +185,7 @@ impl RunningDaemon {
 
     /// Its control socket.
     fn socket(&self) -> Result<PathBuf, Error> {
-        match &self.socket {
-            Some(socket) => Ok(socket.clone()),
-            None => Ok(self.rundir.running_control_socket(run::PROGRAM)?),
-        }
+        Ok(control_socket(&self.rundir, self.socket.as_deref())?)
     }
 
     /// Asks for a report and prints it, as JSON or by `render`.
