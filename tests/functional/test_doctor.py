@@ -56,3 +56,18 @@ def test_without_a_switch_the_machine_is_examined(tmp_path):
     r = run(WEIR, "--json", "doctor", check=False, env=dict(os.environ, OVS_RUNDIR=str(tmp_path)))
     found = {finding["area"]: finding for finding in json.loads(r.stdout)}
     assert "kernel" in found and found["switch"]["level"] == "ok" and "none was looked at" in found["switch"]["found"]
+
+
+def test_a_daemon_in_the_place_of_ovs_vswitchd_is_found(ovs):
+    ovs.start()
+    ovs.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "--", "set-controller", "br0", "tcp:127.0.0.1:1")
+    ovs.expect("rconn|br0")
+    found = {}
+
+    def seen():
+        findings = json.loads(run(WEIR, "--json", "doctor", "--interval", "0.2", check=False, env=ovs.env).stdout)
+        found.update({finding["id"]: finding for finding in findings if "id" in finding})
+        return "controller-unreachable" in found
+    until(seen, 20, "the finding")
+    assert found["controller-unreachable"]["commands"][1] == "ovs-appctl bridge/reconnect br0"
+    assert "br0" in run(WEIR, "show", env=ovs.env).stdout

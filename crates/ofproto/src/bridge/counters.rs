@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(counted.iter().map(|(_, packets)| *packets).collect::<Vec<_>>(), [1, 2]);
         let (high, _) = counted[0];
         assert_eq!(bed.bridge.rule(high).unwrap().matching, to_3);
-        assert_eq!(high.to_string().parse(), Ok(high));
+        assert_eq!(high.to_string().parse::<RuleId>(), Ok(high));
         let passed = bed.bridge.rule_counters(high).unwrap();
         let flows: Vec<_> = bed.datapath.flows().map(|flow| (flow.stats.packets, passed.is_of(&flow.tag))).collect();
         assert_eq!((flows.len(), flows.iter().filter(|(_, is_passed)| *is_passed).count()), (2, 1), "{flows:?}");

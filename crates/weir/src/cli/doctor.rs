@@ -31,6 +31,10 @@ fn of_switch(connect: &Connect, interval: Duration) -> Vec<Finding> {
         Err(e @ (source::Error::NotFound(_) | source::Error::Client(client::Error::Connect { .. }))) => {
             vec![doctor::no_switch(&e.to_string())]
         }
+        // As Open vSwitch's own daemon does.
+        Err(source::Error::Client(client::Error::Command(words))) => {
+            vec![doctor::no_switch(&format!("the daemon is not Weir, or another version: {words}"))]
+        }
         Err(e) => vec![doctor::silent_switch(&e.to_string())],
     }
 }

@@ -179,6 +179,17 @@ fn dispatch(args: Args) -> Result<(), Error> {
     }
 }
 
+/// The control socket of the daemon: the one that is given, or that of `weir run`, or that of a daemon in the place of ovs-vswitchd.
+fn control_socket(rundir: &Rundir, given: Option<&Path>) -> Result<PathBuf, rundir::Error> {
+    if let Some(socket) = given {
+        return Ok(socket.to_owned());
+    }
+    // Where there is neither, the error is about the first.
+    rundir
+        .running_control_socket(run::PROGRAM)
+        .or_else(|e| rundir.running_control_socket(vswitchd::PROGRAM).map_err(|_| e))
+}
+
 fn flows_arguments(bridge: Option<String>, table: Option<u8>, openflow: bool, datapath: bool) -> Vec<String> {
     let mut arguments = Vec::new();
     arguments.extend(bridge.map(|b| format!("bridge={b}")));
@@ -202,15 +213,7 @@ impl RunningDaemon {
 
     /// Its control socket: of `weir run`, or where that does not run, of the daemon in the place of ovs-vswitchd.
     fn socket(&self) -> Result<PathBuf, Error> {
-        if let Some(socket) = &self.socket {
-            return Ok(socket.clone());
-        }
-        match self.rundir.running_control_socket(run::PROGRAM) {
-            Err(missing @ rundir::Error::NoPidfile { .. }) => {
-                Ok(self.rundir.running_control_socket(vswitchd::PROGRAM).map_err(|_| missing)?)
-            }
-            found => Ok(found?),
-        }
+        Ok(control_socket(&self.rundir, self.socket.as_deref())?)
     }
 
     /// Asks for a report and prints it, as JSON or by `render`.

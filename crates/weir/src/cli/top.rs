@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Error, RunningDaemon, print_on, run};
+use super::{Error, RunningDaemon, control_socket, print_on};
 use crate::rundir::Rundir;
 use crate::top::poll;
 use crate::top::printable::printable_json;
@@ -38,10 +38,7 @@ pub fn show(daemon: RunningDaemon, interval: Duration, rows: Option<usize>) -> R
 /// Finds the daemon anew each time: after a restart it has another socket.
 pub fn connect(rundir: Rundir, socket: Option<PathBuf>) -> Arc<Connect> {
     Arc::new(move || {
-        let path = match &socket {
-            Some(socket) => socket.clone(),
-            None => rundir.running_control_socket(run::PROGRAM).map_err(|e| SourceError::NotFound(e.to_string()))?,
-        };
+        let path = control_socket(&rundir, socket.as_deref()).map_err(|e| SourceError::NotFound(e.to_string()))?;
         Ok(Client::connect(&path)?)
     })
 }
