@@ -29,7 +29,7 @@ use crate::switch::DatapathInput;
 use crate::xlate::{Interners, Translation};
 
 /// Most translations for one flow.
-const MOST_TRANSLATIONS: usize = 256;
+const MOST_TRANSLATIONS: usize = 1024;
 
 /// Most steps of all of them. Nobody can change the tables meanwhile: it is no more than one packet may take, which is some tens of
 /// milliseconds, and what the last one takes.
@@ -120,14 +120,13 @@ impl Comparison<'_> {
         whole.mask.union(&before.mask);
         let treatment = self.treatment(&before);
         let mut search = Exploration { left: MOST_TRANSLATIONS, work: MOST_WORK, is_complete: true };
-        for region in self.regions(&whole, &before) {
-            if let Some((region, after)) = search.explore(self, region, &treatment) {
-                let mut mask = region.mask;
-                mask.union(&after.mask);
-                let whole = whole.is_within(&mask);
-                let (key, after) = (region.key, self.treatment(&after));
-                return FlowVerdict::Changed(Box::new(Difference { key, mask, whole, before: treatment, after }));
-            }
+        let regions = self.regions(&whole, &before).collect();
+        if let Some((region, after)) = search.explore(self, regions, &treatment) {
+            let mut mask = region.mask;
+            mask.union(&after.mask);
+            let whole = whole.is_within(&mask);
+            let (key, after) = (region.key, self.treatment(&after));
+            return FlowVerdict::Changed(Box::new(Difference { key, mask, whole, before: treatment, after }));
         }
         if search.is_complete { FlowVerdict::Unchanged } else { FlowVerdict::Undecided }
     }
@@ -193,9 +192,14 @@ struct Exploration {
 }
 
 impl Exploration {
-    /// Finds packets of a region that would be treated otherwise than it is said.
-    fn explore(&mut self, by: &Comparison<'_>, region: Region, before: &Treatment) -> Option<(Region, Translation)> {
-        let mut parts = VecDeque::from([region]);
+    /// Finds packets of some regions that would be treated otherwise than it is said. A packet of each region is looked at before
+    /// regions are split.
+    fn explore(
+        &mut self,
+        by: &Comparison<'_>,
+        mut parts: VecDeque<Region>,
+        before: &Treatment,
+    ) -> Option<(Region, Translation)> {
         while let Some(region) = parts.pop_front() {
             if self.left == 0 || self.work == 0 {
                 self.is_complete = false;
