@@ -246,6 +246,34 @@ def arguments():
         seed("arguments", name, text.encode())
 
 
+def link_protocols():
+    """For each protocol: settings, and frames after a pause and a length."""
+    end = lambda priority, mac, key, port, state: struct.pack(">H6sHHHB3x", priority, mac, key, 65535, port, state)
+    ethernet = lambda dst, kind: bytes.fromhex(dst) + b"\x02\0\0\0\0\x09" + struct.pack(">H", kind)
+    lacp = ethernet("0180c2000002", 0x8809) + b"\1\1\1\x14" + end(1, b"\x06" * 6, 4, 3, 0x3F) + b"\2\x14"
+    lacp += end(65534, b"\x02" * 6, 1, 0, 0x47) + b"\3\x10" + bytes(64)
+    marker = ethernet("0180c2000002", 0x8809) + b"\2\1\1\x16" + bytes(106)
+    frames = (lacp, lacp, marker, b"")
+    seed("lacp", "bond", b"\x0b" + b"".join(bytes([n, 9, len(frame)]) + frame for n, frame in enumerate(frames)))
+
+    frames = b""
+    for number, (state, yours) in enumerate(((0x40, 0), (0x80, 1), (0xC0, 1), (0xE0, 1), (0xD0, 1))):
+        control = struct.pack(">BBBBIIIII", 0x20, state, 3, 24, 7, yours, 100000, 100000, 0)
+        udp = struct.pack(">HHHH", 49152, 3784, 32, 0) + control
+        ip = struct.pack(">BBHHHBBH", 0x45, 0xC0, 52, 0, 0, 255, 17, 0) + b"\xa9\xfe\1\1\xa9\xfe\1\0"
+        frame = ethernet("002320000001", 0x0800) + ip + udp
+        frames += bytes([10 + number, len(frame)]) + frame
+    seed("bfd", "session", b"\x36" + frames + bytes([40, 0]))
+
+    for name, first, dst in (("standard", 0x0C, "0180c2000030"), ("extended", 0x0B, "012320000030")):
+        frames = b""
+        for number in range(1, 4):
+            ccm = struct.pack(">BBBBIH", 0, 1, 3 if first & 4 else 0, 70, number, 2) + b"\4\3ovs\2\3ovs" + bytes(38)
+            frame = ethernet(dst, 0x8902) + ccm + struct.pack(">HQB6x", 130, 2, 0)
+            frames += bytes([26, len(frame)]) + frame
+        seed("cfm", name, bytes([first]) + frames)
+
+
 if __name__ == "__main__":
     capture_files()
     ingress()
@@ -259,3 +287,4 @@ if __name__ == "__main__":
     kernel_routes()
     exports()
     arguments()
+    link_protocols()

@@ -1,0 +1,21 @@
+//! Protocols that watch links: state machines without a clock, a thread or a socket.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
+//! | [`registry`] | Many sessions, and which of them are due |
+//! | [`options`] | Options from the database |
+//! | [`ethernet`] | A frame's addresses, tag and type |
+//! | [`random`] | Numbers for jitter, from a seed |
+//!
+//! Each protocol has the same interface. `receive(now, …)` takes a frame, `run(now)` does what the time asks for and
+//! says what is to be sent and what has changed, and `next_wakeup()` says when `run` has something to do again. A
+//! call after that time is late, not wrong. A frame costs a constant amount of work, whatever it holds.
+
+pub mod ethernet;
+pub mod lacp;
+#[cfg(test)]
+mod network;
+pub mod options;
+pub mod random;
+pub mod registry;
