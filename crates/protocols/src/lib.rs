@@ -2,6 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`bfd`] | Bidirectional forwarding detection of a hop |
 //! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
 //! | [`registry`] | Many sessions, and which of them are due |
 //! | [`options`] | Options from the database |
@@ -12,6 +13,7 @@
 //! says what is to be sent and what has changed, and `next_wakeup()` says when `run` has something to do again. A
 //! call after that time is late, not wrong. A frame costs a constant amount of work, whatever it holds.
 
+pub mod bfd;
 pub mod ethernet;
 pub mod lacp;
 #[cfg(test)]
