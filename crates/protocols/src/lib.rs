@@ -3,6 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`bfd`] | Bidirectional forwarding detection of a hop |
+//! | [`cfm`] | Connectivity fault management: continuity check messages |
 //! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
 //! | [`registry`] | Many sessions, and which of them are due |
 //! | [`options`] | Options from the database |
@@ -14,6 +15,7 @@
 //! call after that time is late, not wrong. A frame costs a constant amount of work, whatever it holds.
 
 pub mod bfd;
+pub mod cfm;
 pub mod ethernet;
 pub mod lacp;
 #[cfg(test)]
