@@ -23,7 +23,7 @@ impl Random {
     /// A number below `bound`; 0 where that is 0. The highest part of the next number selects it, so that small
     /// bounds are met evenly.
     pub fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next_u64()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 }
 

@@ -150,13 +150,13 @@ fn cfm_is_understood() {
     {
         let settings = cfm::Settings::from_row(Some(300), &options(pairs), false).0.unwrap();
         let mut point = MaintenancePoint::new(at(0), "p0", [2; 6], settings, 0, 1);
-        frames.extend((0..400).filter_map(|millis| point.run(at(millis), 0).frame));
+        frames.extend((0..=400).filter_map(|millis| point.run(at(millis), 0).frame));
     }
     let fields =
         ["eth.dst", "vlan.id", "vlan.priority", "cfm.opcode", "cfm.ccm.seq.num", "cfm.ccm.ma.ep.id", "cfm.flags.rdi"];
     let lines = dissect(&frames, &fields);
-    assert_eq!(lines.len(), 8);
+    assert_eq!(lines.len(), 10);
     assert_eq!(lines[0], ["01:80:c2:00:00:30", "", "", "1", "1", "300", "0"]);
     // Nobody was heard for a fault interval.
-    assert_eq!(lines[7], ["01:80:c2:00:00:30", "7", "6", "1", "4", "300", "1"]);
+    assert_eq!(lines[9], ["01:80:c2:00:00:30", "7", "6", "1", "5", "300", "1"]);
 }

@@ -275,6 +275,10 @@ impl Session {
             mult: control.detect_mult,
         };
         self.status_changed |= (before.state, before.diagnostic) != (self.remote.state, self.remote.diagnostic);
+        // Before an answer to a poll is made due, which does not wait for the new interval.
+        if before.min_rx != self.remote.min_rx {
+            self.schedule_tx();
+        }
         if control.flags.contains(Flags::FINAL) && self.in_poll() {
             (self.min_tx, self.min_rx) = self.poll;
             self.flags.remove(Flags::POLL);
@@ -283,9 +287,6 @@ impl Session {
             // A packet has one of both bits (6.5): the answer goes first, and the own poll is taken up again by `run`.
             self.flags = Flags::FINAL;
             self.hurry(now);
-        }
-        if before.min_rx != self.remote.min_rx {
-            self.schedule_tx();
         }
     }
 

@@ -191,6 +191,15 @@ fn intervals_change_by_a_poll_sequence() {
 }
 
 #[test]
+fn a_poll_with_another_interval_is_answered_at_once() {
+    let mut pair = Pair::new([&[], &[]]);
+    pair.pass(4_000, 0);
+    pair.configure(0, &[("min_rx", "1500")]);
+    pair.pass(20, 0);
+    assert_eq!(pair.lines(0, &["Local Flags", "Remote Flags"]), ["none", "final"]);
+}
+
+#[test]
 fn multipliers_are_told() {
     let mut pair = Pair::new([&[], &[]]);
     pair.pass(3_100, 0);

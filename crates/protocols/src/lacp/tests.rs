@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pdu::{Lacpdu, SlowPdu, State};
+use super::pdu::{Lacpdu, State};
 use super::show::{Show, ShowStats};
 use super::*;
 use crate::ethernet::Mac;
@@ -34,14 +34,6 @@ pub fn bond(system: u8, first: u16, members: u16, fast: bool, active: bool) -> A
 
 fn member(n: u16, key: u16) -> MemberSettings {
     MemberSettings { name: format!("p{n}"), mac: [2, 0, 0, 0, 0, n as u8], port_id: n + 1, port_priority: 65535, key }
-}
-
-/// The PDU of a frame that a bond sent.
-fn pdu(frame: &[u8]) -> Lacpdu {
-    match SlowPdu::new_checked(frame) {
-        Ok(SlowPdu::Lacp(pdu)) => pdu,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Runs both bonds each 100 ms, with member `n` of one connected to member `n` of the other where `wired` says so.
@@ -251,8 +243,8 @@ fn without_a_partner_a_bond_falls_back_where_it_is_told_to() {
     bonds[0].configure(Settings { fallback_ab: true, ..bonds[0].settings().clone() });
     let outcome = bonds[0].run(at(4_000));
     assert_eq!(outcome.events, [Event::MayEnable(P0, true), Event::MayEnable(P1, true)]);
-    // A partner on one member ends that for the others.
-    exchange(&mut bonds, 4_000, 8_000, |id| id == P1);
+    // A partner on one member, who sends within the slow period, ends that for the others.
+    exchange(&mut bonds, 4_000, 45_000, |id| id == P1);
     assert!(!bonds[0].may_enable(P0) && bonds[0].may_enable(P1));
 }
 
