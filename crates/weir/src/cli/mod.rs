@@ -3,6 +3,7 @@
 //! - [`args`]: the commands and their options
 //! - [`drops`]: `weir drops`
 //! - [`extcap`]: `weir extcap`, for Wireshark
+//! - [`manual`]: `weir manual`, the manual pages
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
 //! - [`tap`]: `weir tap`
 //! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
@@ -28,6 +29,7 @@ use crate::unixctl::{Client, client};
 pub mod args;
 mod drops;
 mod extcap;
+mod manual;
 pub mod run;
 mod tap;
 pub mod vswitchd;
@@ -129,6 +131,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
         CliCommand::Doctor => doctor(args.json),
         CliCommand::Ctl { name, args } => daemon.ctl(&name, &args),
         CliCommand::Version => version(args.json),
+        CliCommand::Manual { directory } => Ok(manual::write(&directory)?),
         CliCommand::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "weir", &mut std::io::stdout());
             Ok(())
