@@ -71,6 +71,10 @@ BIN ?= $(TARGET)/release/weir
 VSWITCHD_LINK ?= /usr/sbin/ovs-vswitchd
 # Where Wireshark looks for programs that capture (docs/tap.md); empty: not there.
 EXTCAPDIR ?= /usr/lib/$(shell uname -m)-linux-gnu/wireshark/extcap
+MANDIR ?= $(PREFIX)/share/man
+BASHCOMPDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHCOMPDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHCOMPDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 UPDATE_ALTERNATIVES ?= update-alternatives
 PRIORITY ?= 200
 
@@ -83,6 +87,11 @@ ifneq ($(EXTCAPDIR),)
 	install -d $(DESTDIR)$(EXTCAPDIR)
 	ln -sfn $(BINDIR)/weir $(DESTDIR)$(EXTCAPDIR)/weir
 endif
+	$(BIN) manual $(DESTDIR)$(MANDIR)
+	install -d $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR) $(DESTDIR)$(FISHCOMPDIR)
+	$(BIN) completions bash > $(DESTDIR)$(BASHCOMPDIR)/weir
+	$(BIN) completions zsh > $(DESTDIR)$(ZSHCOMPDIR)/_weir
+	$(BIN) completions fish > $(DESTDIR)$(FISHCOMPDIR)/weir.fish
 	for unit in weir weir-vswitchd; do \
 	  sed -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|g' \
 	    -e 's|@RUNDIR@|$(RUNDIR)|g' packaging/$$unit.service > $(DESTDIR)$(UNITDIR)/$$unit.service && \
@@ -100,6 +109,9 @@ endif
 ifneq ($(EXTCAPDIR),)
 	rm -f $(DESTDIR)$(EXTCAPDIR)/weir
 endif
+	rm -f $(DESTDIR)$(MANDIR)/man1/weir.1 $(DESTDIR)$(MANDIR)/man1/weir-*.1 $(DESTDIR)$(MANDIR)/man5/weir.toml.5
+	rm -f $(DESTDIR)$(MANDIR)/man8/weir-vswitchd.8
+	rm -f $(DESTDIR)$(BASHCOMPDIR)/weir $(DESTDIR)$(ZSHCOMPDIR)/_weir $(DESTDIR)$(FISHCOMPDIR)/weir.fish
 	rm -f $(DESTDIR)$(UNITDIR)/weir.service $(DESTDIR)$(UNITDIR)/weir-vswitchd.service
 	-rmdir $(DESTDIR)$(LIBDIR) 2>/dev/null
 

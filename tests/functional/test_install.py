@@ -33,9 +33,13 @@ def files(place):
 
 def test_a_package_is_files_only(place):
     make("install", f"DESTDIR={place}", "PREFIX=/usr")
-    assert files(place) == ["usr/bin/weir", "usr/lib/systemd/system/weir-vswitchd.service",
-                            "usr/lib/systemd/system/weir.service", "usr/lib/weir/ovs-vswitchd",
-                            f"{EXTCAP}/weir"]
+    pages = [file for file in files(place) if file.startswith("usr/share/man/")]
+    assert {"usr/share/man/man1/weir.1", "usr/share/man/man1/weir-tap.1", "usr/share/man/man5/weir.toml.5",
+            "usr/share/man/man8/weir-vswitchd.8"} <= set(pages)
+    assert [file for file in files(place) if file not in pages] == [
+        "usr/bin/weir", "usr/lib/systemd/system/weir-vswitchd.service", "usr/lib/systemd/system/weir.service",
+        "usr/lib/weir/ovs-vswitchd", f"{EXTCAP}/weir", "usr/share/bash-completion/completions/weir",
+        "usr/share/fish/vendor_completions.d/weir.fish", "usr/share/zsh/site-functions/_weir"]
     assert os.readlink(place / EXTCAP / "weir") == "/usr/bin/weir"
     assert os.readlink(place / "usr/lib/weir/ovs-vswitchd") == "/usr/bin/weir"
     units = "".join(p.read_text() for p in place.rglob("*.service"))

@@ -1,4 +1,4 @@
-//! The command line, declared once: parsing, help, completion and the man page follow from this.
+//! The command line, declared once: parsing, help, completion and the manual pages follow from this.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -335,6 +335,14 @@ pub enum CliCommand {
 
     /// Print the version of this program
     Version,
+
+    /// Write the manual pages, for 'make install'
+    #[command(hide = true)]
+    Manual {
+        /// Where to: man1, man5 and man8 are made there
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
 
     /// Print a completion script for a shell
     Completions {

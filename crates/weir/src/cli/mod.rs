@@ -5,6 +5,7 @@
 //! - [`doctor`]: `weir doctor`
 //! - [`drops`]: `weir drops`
 //! - [`extcap`]: `weir extcap`, for Wireshark
+//! - [`manual`]: `weir manual`, the manual pages
 //! - [`run`]: `weir run`, the daemon with its configuration in a file
 //! - [`stats`]: `weir stats --interval`
 //! - [`tap`]: `weir tap`
@@ -34,6 +35,7 @@ mod diff;
 mod doctor;
 mod drops;
 mod extcap;
+mod manual;
 pub mod run;
 mod stats;
 mod tap;
@@ -172,6 +174,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
         CliCommand::Doctor { interval } => doctor::run(daemon, interval),
         CliCommand::Ctl { name, args } => daemon.ctl(&name, &args),
         CliCommand::Version => version(args.json),
+        CliCommand::Manual { directory } => Ok(manual::write(&directory)?),
         CliCommand::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "weir", &mut std::io::stdout());
             Ok(())

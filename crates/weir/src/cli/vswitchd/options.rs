@@ -141,6 +141,28 @@ const DEFS: &[Def] = &[
     def("version", Some('V'), No, "print the version"),
 ];
 
+/// An option as help and manual list it.
+pub struct Listed {
+    /// Its letter.
+    pub short: Option<char>,
+    /// Its name and value: `--log-file[=VALUE]`.
+    pub long: String,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// All options.
+pub fn listed() -> impl Iterator<Item = Listed> {
+    DEFS.iter().map(|def| {
+        let value = match def.value {
+            No => "",
+            Optional => "[=VALUE]",
+            Needed => "=VALUE",
+        };
+        Listed { short: def.short, long: format!("--{}{value}", def.name), help: def.help }
+    })
+}
+
 /// The text for `--help`.
 pub fn help() -> String {
     let mut out = String::from(
@@ -149,14 +171,9 @@ pub fn help() -> String {
          where DATABASE is a socket on which ovsdb-server is listening\n\
          (default: \"unix:RUNDIR/db.sock\").\n\nOptions:\n",
     );
-    for def in DEFS {
-        let short = def.short.map_or(String::from("    "), |c| format!("-{c}, "));
-        let value = match def.value {
-            No => "",
-            Optional => "[=VALUE]",
-            Needed => "=VALUE",
-        };
-        out.push_str(&format!("  {short}{:<28} {}\n", format!("--{}{value}", def.name), def.help));
+    for Listed { short, long, help } in listed() {
+        let short = short.map_or(String::from("    "), |c| format!("-{c}, "));
+        out.push_str(&format!("  {short}{long:<28} {help}\n"));
     }
     out
 }

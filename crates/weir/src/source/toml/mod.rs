@@ -21,6 +21,7 @@
 //! itself: it is read again on request.
 //!
 //! - `reader`: typed values out of a document, with the line of each
+//! - [`settings`]: what a file may say, for the manual
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -47,6 +48,7 @@ use crate::flow_text;
 
 mod export;
 mod reader;
+pub mod settings;
 use reader::{Document, Item, Section};
 
 /// A file.

@@ -1,0 +1,311 @@
+//! What a configuration file may say, for weir.toml(5): each table with its settings.
+//!
+//! The reader beside this decides what is taken. The tests below hold each line against it: that it knows just these keys, that
+//! a number beyond the range is refused with this range, and that the default given explicitly changes nothing.
+
+/// A table of the file.
+pub struct Table {
+    /// As it stands in the file.
+    pub header: &'static str,
+    /// What it is about.
+    pub help: &'static str,
+    /// Its settings.
+    pub settings: &'static [Setting],
+}
+
+/// A key of a table.
+pub struct Setting {
+    /// Its name.
+    pub key: &'static str,
+    /// What it may be: `N to M` for whole numbers.
+    pub takes: &'static str,
+    /// What it is where it is not given, as it would be written; empty where there is nothing of the kind.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// Settings, a line each: key, what it takes, default, what it does.
+macro_rules! settings {
+    ($($key:literal $takes:tt $default:literal $help:literal;)*) => {
+        &[$(Setting { key: $key, takes: $takes, default: $default, help: $help },)*]
+    };
+}
+
+const BOOL: &str = "true or false";
+const TEXT: &str = "text";
+const FILE: &str = "a file";
+const COUNT: &str = "0 to 4294967295";
+
+/// All of it.
+pub const TABLES: &[Table] = &[
+    Table {
+        header: "[workers]",
+        help: "The threads that forward packets.",
+        settings: settings! {
+            "cores" "list of 0 to 4095" "[]" "A worker on each of these cores. Without, one on no particular core.";
+            "sleep-max-us" "0 to 10000" "500" "The longest sleep of an idle worker, in microseconds; 0 polls without pause.";
+            "tx-flush-interval-us" "0 to 1000000" "0" "How long a packet may wait for others to the same port, in microseconds.";
+            "rx-assign" "\"roundrobin\", \"cycles\" or \"group\"" "\"cycles\"" "How receive queues are spread over the workers: in turn, or by their load.";
+            "rx-isolate" BOOL "true" "Whether a worker that a queue is pinned to gets no others.";
+            "auto-balance" BOOL "false" "Whether receive queues are moved by themselves when the load is uneven.";
+            "auto-balance-load" "0 to 100" "95" "From which load of a worker on, in percent.";
+            "auto-balance-improvement" "0 to 100" "25" "For which improvement, in percent.";
+            "auto-balance-minutes" "1 to 20000" "1" "How often that is looked at, in minutes.";
+        },
+    },
+    Table {
+        header: "[datapath]",
+        help: "The flows of the datapath, what keeps them up to date, and what bounds them.",
+        settings: settings! {
+            "max-idle-ms" "500 to 3600000" "10000" "After how long without a packet a datapath flow is removed, in milliseconds.";
+            "max-revalidator-ms" "100 to 60000" "500" "How often datapath flows are looked through at least, in milliseconds.";
+            "n-revalidator-threads" "1 to 64" "1" "How many threads share that.";
+            "n-handler-threads" "1 to 64" "1" "How many threads translate packets that no datapath flow matches.";
+            "flow-limit" "1 to 100000000" "2000000" "Most datapath flows; beyond, each new one takes the place of another.";
+            "flow-memory-mib" "1 to 1000000" "2048" "Most memory that datapath flows take, in MiB.";
+            "mask-limit" "1 to 16384" "64" "Most masks of the datapath flows of one input port.";
+            "emc-insert-inv-prob" COUNT "1" "One in so many flows found is remembered in the exact-match cache; 0 switches the cache off.";
+            "exact-cache-memory-mib" "1 to 65536" "200" "Most memory of each worker's exact-match cache, in MiB.";
+            "controller-memory-mib" "16 to 65536" "256" "Most memory of what OpenFlow peers have not read yet, in MiB.";
+            "bundle-idle-timeout" "1 to 86400" "10" "How long a bundle stays that its connection does not use, in seconds.";
+            "vlan-limit" "1 to 2" "2" "How many VLAN tags can be matched; a further one is payload.";
+        },
+    },
+    Table {
+        header: "[conntrack]",
+        help: "Connection tracking.",
+        settings: settings! {
+            "limit" COUNT "3000000" "Most connections.";
+            "zone-limit" COUNT "" "Most connections of a zone without a limit of its own; 0 is for no limit.";
+            "tcp-sequence-check" BOOL "true" "Whether TCP segments outside of the windows are invalid.";
+            "early-drop" BOOL "false" "Whether the limit makes room by ending unanswered connections.";
+        },
+    },
+    Table {
+        header: "[[conntrack.zone]]",
+        help: "A zone with settings of its own.",
+        settings: settings! {
+            "number" "0 to 65535" "" "Which zone. It has to be there.";
+            "limit" COUNT "" "Most connections; 0 is for no limit.";
+            "timeouts" "a table" "{}" "Seconds, by the names of CT_Timeout_Policy: { tcp-established = 3600 }.";
+        },
+    },
+    Table {
+        header: "[tls]",
+        help: "How OpenFlow connections speak TLS (targets ssl: and pssl:).",
+        settings: settings! {
+            "private-key" FILE "" "The private key of this switch.";
+            "certificate" FILE "" "Its certificate.";
+            "ca-cert" FILE "" "The certificate of the CA that peers are checked with.";
+            "peer-ca-cert" FILE "" "The certificate of a CA that is sent to peers.";
+            "bootstrap-ca-cert" BOOL "false" "Whether a missing file in ca-cert is obtained from the first peer.";
+            "protocols" TEXT "" "Versions of TLS: \"TLSv1.2,TLSv1.3\".";
+            "ciphers" TEXT "" "Ciphers of TLS 1.2, by OpenSSL's names.";
+        },
+    },
+    Table {
+        header: "[dpdk]",
+        help: "How DPDK is started. Read once: later changes take effect when the daemon starts again.",
+        settings: settings! {
+            "init" "true, false or \"try\"" "false" "Whether to start it; with \"try\", a failure is no error.";
+            "lcore-mask" TEXT "" "Cores of DPDK's own threads.";
+            "socket-mem" TEXT "" "Memory for each NUMA node at the start, in MiB: \"1024,0\".";
+            "socket-limit" TEXT "" "Most memory for each NUMA node, in MiB.";
+            "alloc-mem" TEXT "" "Memory where there are no hugepages, in MiB.";
+            "hugepage-dir" TEXT "" "Where hugetlbfs is mounted.";
+            "extra" TEXT "" "Options for DPDK, as on a command line.";
+            "vhost-sock-dir" TEXT "" "Where sockets of dpdkvhostuser ports are, below the run directory.";
+            "vhost-iommu-support" BOOL "" "Whether guests may use a virtual IOMMU.";
+            "vhost-postcopy-support" BOOL "" "Whether guests may be migrated by post-copy.";
+        },
+    },
+    Table {
+        header: "[[bridge]]",
+        help: "A bridge.",
+        settings: settings! {
+            "name" TEXT "" "Its name. It has to be there.";
+            "local" BOOL "true" "Whether it has a LOCAL port, a TAP device of its name.";
+            "datapath-id" "16 hexadecimal digits" "" "Its datapath id; without, it is made from the address.";
+            "hwaddr" "an Ethernet address" "" "Its address; without, it is made from its name and the machine's id.";
+            "fail-mode" "\"standalone\" or \"secure\"" "\"standalone\"" "What it does while no controller is connected: learn addresses and forward, or what its flows say and nothing else.";
+            "mac-aging-time-s" "15 to 3600" "300" "After how long without a packet a learnt address is forgotten, in seconds.";
+            "mac-table-size" "10 to 1000000" "8192" "Most learnt addresses.";
+            "controllers" "list of targets, or tables" "[]" "OpenFlow controllers: [\"tcp:192.0.2.1:6653\", \"ptcp:6653\"].";
+            "flows" "list of texts" "[]" "Flows in the tables from the start, in the syntax of ovs-ofctl(8).";
+        },
+    },
+    Table {
+        header: "[[bridge.controllers]]",
+        help: "A controller with settings of its own.",
+        settings: settings! {
+            "target" TEXT "" "tcp:HOST:PORT, ssl:HOST:PORT, unix:FILE, or ptcp:, pssl: and punix: to listen. It has to be there.";
+            "max-backoff-ms" "1000 to 3600000" "8000" "The longest pause between two attempts to connect, in milliseconds.";
+            "inactivity-probe-ms" "0 to 3600000" "5000" "After which silence to ask whether it is there, in milliseconds; 0: never.";
+            "rate-limit" "1 to 1000000" "" "Most packets in a second that are sent to it; without, all.";
+            "burst-limit" "1 to 1000000" "" "Most packets at once where there is a rate.";
+            "queue-size" "1 to 512" "256" "Most packets that wait for it, of each of two kinds.";
+            "in-band" BOOL "true" "Whether it is reached through the bridge itself, whatever the flows say.";
+        },
+    },
+    Table {
+        header: "[[bridge.port]]",
+        help: "A port of the bridge above it.",
+        settings: settings! {
+            "name" TEXT "" "The name of the port and its device. It has to be there.";
+            "type" TEXT "\"system\"" "What it is: system, tap, afpacket, afxdp, dpdk, dpdkvhostuserclient, patch, vxlan, geneve, ...";
+            "options" "a table" "{}" "Options of the type, as in ovs-vswitchd.conf.db(5).";
+            "ofport" "1 to 65279" "" "Its OpenFlow number; without, one that is free.";
+            "mtu" "68 to 65535" "" "Its MTU, in bytes.";
+            "mac" "an Ethernet address" "" "Its address.";
+            "tag" "1 to 4094" "" "The VLAN of an access port, or the native one of a trunk.";
+            "trunks" "list of 0 to 4094" "[]" "The VLANs that a trunk carries; without, all.";
+            "vlan-mode" "\"access\", \"trunk\", \"native-tagged\", \"native-untagged\" or \"dot1q-tunnel\"" "" "How it carries them; without, \"access\" with a tag and \"trunk\" without.";
+            "ingress-filter" TEXT "" "Rules for the frames that it receives: \"drop udp port 1900; limit 1k icmp\".";
+            "ingress-ebpf" FILE "" "An object file with an XDP program, which sees the frames that the rules let pass.";
+            "ingress-ebpf-program" TEXT "" "Which of its programs.";
+            "ingress-offload" BOOL "true" "Whether an AF_XDP port may drop in its own XDP program what the rules drop.";
+        },
+    },
+    Table {
+        header: "[bridge.sflow]",
+        help: "sFlow of the bridge above it.",
+        settings: settings! {
+            "targets" "list of IP:PORT" "" "The collectors; without a port, 6343. There has to be one.";
+            "sampling" "1 to 4294967295" "400" "One packet in so many.";
+            "polling-s" "0 to 86400" "30" "Seconds between two counter samples of a port; 0: none.";
+            "header" "1 to 65535" "128" "Most bytes of a packet.";
+            "agent" TEXT "" "An address, or a device that has one.";
+        },
+    },
+    Table {
+        header: "[bridge.netflow]",
+        help: "NetFlow of the bridge above it.",
+        settings: settings! {
+            "targets" "list of IP:PORT" "" "The collectors. There has to be one.";
+            "engine-type" "0 to 255" "0" "Told as it is.";
+            "engine-id" "0 to 255" "0" "Told as it is.";
+            "active-timeout-s" "0 to 86400" "600" "Seconds after which a flow that lasts is told; 0: when it ends.";
+            "add-id-to-interface" BOOL "false" "Whether the high bits of port numbers are those of engine-id.";
+        },
+    },
+    Table {
+        header: "[bridge.ipfix]",
+        help: "IPFIX of the bridge above it.",
+        settings: settings! {
+            "targets" "list of IP:PORT" "" "The collectors; without a port, 4739. There has to be one.";
+            "sampling" "1 to 4294967295" "400" "One packet in so many.";
+            "obs-domain-id" COUNT "0" "The observation domain.";
+            "obs-point-id" COUNT "0" "The observation point.";
+            "cache-active-timeout-s" "0 to 4200" "0" "Seconds that a flow is kept; 0: each sample is a record.";
+            "cache-max-flows" COUNT "0" "Most flows that are kept.";
+            "tunnel-sampling" BOOL "true" "Whether records tell tunnels.";
+            "virtual-obs-id" TEXT "" "A text that each record has.";
+            "input-sampling" BOOL "true" "Whether packets that come in are sampled.";
+            "output-sampling" BOOL "true" "Whether packets that go out are sampled.";
+        },
+    },
+    Table {
+        header: "[[bridge.collector-set]]",
+        help: "Collectors of the action sample.",
+        settings: settings! {
+            "id" COUNT "" "The number by which the action names it. It has to be there.";
+            "targets" "list of IP:PORT" "" "The collectors; without a port, 4739. There has to be one.";
+            "cache-active-timeout-s" "0 to 4200" "0" "Seconds that a flow is kept; 0: each sample is a record.";
+            "cache-max-flows" COUNT "0" "Most flows that are kept.";
+            "tunnel-sampling" BOOL "true" "Whether records tell tunnels.";
+            "virtual-obs-id" TEXT "" "A text that each record has.";
+        },
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::super::parse;
+    use super::*;
+    use crate::config::desired::Desired;
+
+    /// What has to stand in a file for a line of this table to be the last one.
+    fn before(table: &Table) -> String {
+        let needed = match table.header {
+            "[[conntrack.zone]]" => "number = 1",
+            "[[bridge]]" => "name = \"b\"",
+            "[[bridge.controllers]]" => "target = \"ptcp:\"",
+            "[[bridge.port]]" => "name = \"p\"",
+            "[bridge.sflow]" | "[bridge.netflow]" | "[bridge.ipfix]" => "targets = [\"192.0.2.1:9\"]",
+            "[[bridge.collector-set]]" => "id = 1\ntargets = [\"192.0.2.1:9\"]",
+            _ => "",
+        };
+        let above = if table.header.contains("bridge.") { "[[bridge]]\nname = \"b\"\n" } else { "" };
+        format!("{above}{}\n{needed}\n", table.header)
+    }
+
+    fn read(text: &str) -> Result<Desired, String> {
+        parse(Path::new("t.toml"), text).map(|loaded| loaded.desired).map_err(|errors| errors.to_string())
+    }
+
+    fn path(header: &str) -> &str {
+        header.trim_matches(['[', ']'])
+    }
+
+    /// The tables directly below one; below none, for the whole file.
+    fn below(parent: &str) -> impl Iterator<Item = &'static str> {
+        let prefix = if parent.is_empty() { String::new() } else { format!("{parent}.") };
+        TABLES.iter().filter_map(move |t| path(t.header).strip_prefix(&prefix)).filter(|name| !name.contains('.'))
+    }
+
+    /// The keys that the reader knows, as it tells them where one is unknown.
+    fn known(text: &str) -> BTreeSet<String> {
+        let errors = read(&format!("{text}no-such-key-anywhere = 1\n")).unwrap_err();
+        let list = errors.split("(keys here: ").nth(1).unwrap_or_else(|| panic!("{errors}"));
+        list.split(')').next().unwrap_or_default().split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_reader_knows_these_keys_and_no_others() {
+        let root: BTreeSet<String> = below("").map(str::to_owned).collect();
+        assert_eq!(known(""), root);
+        for table in TABLES {
+            let own = table.settings.iter().map(|s| s.key.to_owned());
+            let listed: BTreeSet<String> = own.chain(below(path(table.header)).map(str::to_owned)).collect();
+            assert_eq!(known(&before(table)), listed, "{}", table.header);
+        }
+    }
+
+    #[test]
+    fn numbers_have_these_ranges() {
+        for (table, setting) in TABLES.iter().flat_map(|table| table.settings.iter().map(move |s| (table, s))) {
+            let takes = setting.takes.strip_prefix("list of ").unwrap_or(setting.takes);
+            let Some((least, most)) = takes.split_once(" to ") else { continue };
+            let Ok(most) = most.parse::<i64>() else { continue };
+            let beyond = most + 1;
+            let value = if takes == setting.takes { format!("{beyond}") } else { format!("[{beyond}]") };
+            // A key that is needed stands there already.
+            let text = before(table).replace(&format!("{} = 1\n", setting.key), "");
+            let errors = read(&format!("{text}{} = {value}\n", setting.key)).unwrap_err();
+            let range = format!("from {least} to {most}");
+            assert!(errors.contains(&range), "{} {}: {errors}", table.header, setting.key);
+        }
+    }
+
+    #[test]
+    fn defaults_are_these() {
+        for (table, setting) in TABLES.iter().flat_map(|table| table.settings.iter().map(move |s| (table, s))) {
+            if !setting.default.is_empty() {
+                let given = read(&format!("{}{} = {}\n", before(table), setting.key, setting.default));
+                assert_eq!(given, read(&before(table)), "{} {}", table.header, setting.key);
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_sentences() {
+        for table in TABLES {
+            assert!(table.help.ends_with('.'), "{}", table.header);
+            assert!(table.settings.iter().all(|s| s.help.ends_with('.')), "{}", table.header);
+        }
+    }
+}
