@@ -10,6 +10,8 @@
 //! - [`doctor`]: examines the machine
 //! - [`features`]: what the datapath can do
 //! - [`flow_text`]: flows of the configuration, as text
+//! - [`http`]: the HTTP server
+//! - [`metrics`]: what is measured, for Prometheus
 //! - [`reconfigure`]: from what runs to what is wanted
 //! - [`report`]: what the daemon tells about itself
 //! - [`rundir`]: the run directory, pidfiles and sockets
@@ -27,6 +29,8 @@ pub mod daemon;
 pub mod doctor;
 pub mod features;
 pub mod flow_text;
+pub mod http;
+pub mod metrics;
 pub mod reconfigure;
 pub mod report;
 pub mod rundir;

@@ -96,6 +96,9 @@ pub enum CliCommand {
     /// Show the ports with their counters
     Ports,
 
+    /// Show all counters as Prometheus reads them (docs/metrics.md)
+    Metrics,
+
     /// Show which packets were dropped where, and why
     ///
     /// By stage and reason, input port or output port, and what decided it: the last table and flow of a bridge,

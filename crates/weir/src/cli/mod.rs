@@ -108,6 +108,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
         }
         CliCommand::Stats => daemon.report("weir/stats", &[], |r: &Stats| report::text::stats(r)),
         CliCommand::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
+        CliCommand::Metrics => daemon.ctl("weir/metrics", &[]),
         CliCommand::Drops { port, by, watch, interval } => {
             let by = drops::by(&by);
             let watch = watch.then(|| Duration::from_secs(interval));

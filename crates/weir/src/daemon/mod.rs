@@ -1,7 +1,7 @@
 //! The daemon, whatever the source of its configuration.
 //!
 //! ```text
-//! management (main)  control socket, OpenFlow, signals, the source: one task for each, none waits for work
+//! management (main)  control socket, HTTP, OpenFlow, signals, the source: one task for each, none waits for work
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
 //! exporter           sends samples and flow records to collectors
@@ -33,6 +33,7 @@
 //! - `openflow`: the OpenFlow sockets
 //! - `process`: the daemon as a process of the system
 //! - `reload`: asks for the configuration to be read again
+//! - `routes`: what the HTTP server answers
 //! - `seed`: secrets of the datapaths' hashes
 //! - `separate`: datapaths that no bridge uses
 //! - `topology`: the machine's cores and NUMA nodes
@@ -41,7 +42,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ::netstate::kernel::Scope;
 use datapath::Topology;
@@ -53,6 +54,7 @@ use tokio::task::LocalSet;
 
 use crate::config::ConfigErrors;
 use crate::config::origins::Loaded;
+use crate::http;
 use crate::rundir::{self, Rundir};
 use crate::source::ConfigSource;
 use crate::timer::Timer;
@@ -78,6 +80,7 @@ mod offload;
 mod openflow;
 pub mod process;
 mod reload;
+mod routes;
 mod seed;
 mod separate;
 pub mod topology;
@@ -227,11 +230,13 @@ impl<S: ConfigSource> Daemon<S> {
         let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone(), tls.clone()));
         let (requests, queue) = openflow::requests();
         tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
+        let (http, http_settings) = http::Server::new(settings.rundir.path());
         let configurator = Configurator::start(LiveSwitch {
             engine: engine.clone(),
             rundir: settings.rundir.path().into(),
             openflow: requests,
             tls,
+            http: http_settings,
             workers: first.desired.workers.clone(),
             datapath: first.desired.datapath.clone(),
             conntrack: Default::default(),
@@ -243,6 +248,7 @@ impl<S: ConfigSource> Daemon<S> {
             engine: engine.clone(),
             configurator,
             openflow,
+            http: Rc::new(http),
             exit: outside.exit.clone(),
             log: settings.log,
             coverage: commands::coverage::History::default(),
@@ -251,6 +257,7 @@ impl<S: ConfigSource> Daemon<S> {
             location: source.location().to_owned(),
             version: settings.version,
             started: Instant::now(),
+            started_at: SystemTime::now(),
         });
         commands::coverage::watch(&context);
         let first_in_force = Notify::new();
@@ -270,6 +277,7 @@ impl<S: ConfigSource> Daemon<S> {
         let outcome = tokio::select! {
             () = follow::follow(&mut source, first, &context, askers, in_force) => Ok(()),
             outcome = serving => outcome,
+            () = context.http.serve(routes::ROUTES, context.clone()) => Ok(()),
             outcome = outside.end() => outcome,
         };
         exit::bound();
