@@ -21,7 +21,7 @@ ovs-testcontroller:openvswitch-testcontroller
 /usr/lib/python3/dist-packages/scapy/__init__.py:python3-scapy g++:g++ pkill:procps /lib/systemd/systemd:systemd
 pkg-config:pkg-config /usr/include/dpdk/rte_vhost.h:libdpdk-dev dpdk-testpmd:dpdk-dev strace:strace qemu-system-x86_64:qemu-system-x86
 /bin/busybox:busybox-static mmdebstrap:mmdebstrap /usr/lib/x86_64-linux-gnu/libpcap.so.0.8:libpcap0.8
-man:man-db clang:clang traceroute:traceroute in.tftpd:tftpd-hpa
+man:man-db promtool:prometheus clang:clang traceroute:traceroute in.tftpd:tftpd-hpa
 /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk
 /usr/lib/python3/dist-packages/pyftpdlib/__init__.py:python3-pyftpdlib
 /usr/include/python3.11/Python.h:libpython3.11-dev"

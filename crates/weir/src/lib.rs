@@ -11,6 +11,8 @@
 //! - [`explain`]: what decides what becomes of a packet
 //! - [`features`]: what the datapath can do
 //! - [`flow_text`]: flows of the configuration, as text
+//! - [`http`]: the HTTP server
+//! - [`metrics`]: what is measured, for Prometheus
 //! - [`reconfigure`]: from what runs to what is wanted
 //! - [`report`]: what the daemon tells about itself
 //! - [`rundir`]: the run directory, pidfiles and sockets
@@ -31,6 +33,8 @@ pub mod doctor;
 pub mod explain;
 pub mod features;
 pub mod flow_text;
+pub mod http;
+pub mod metrics;
 pub mod reconfigure;
 pub mod report;
 pub mod rundir;

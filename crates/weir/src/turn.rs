@@ -3,7 +3,17 @@
 //! The management thread makes long replies in short pieces. Between two pieces, whoever they are for, it looks after
 //! everything else once: so however many peers ask for long replies, others wait for one piece.
 
+use std::time::{Duration, Instant};
+
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::unixctl::command::Pieces;
+
+/// Bytes of text after which a piece of a long reply is sent.
+const PIECE: usize = 64 << 10;
+
+/// How long is worked on a piece at a time.
+const PIECE_TIME: Duration = Duration::from_millis(1);
 
 static TURN: Semaphore = Semaphore::const_new(1);
 
@@ -22,4 +32,15 @@ impl Turn {
         tokio::task::yield_now().await;
         drop(self.0);
     }
+}
+
+/// Makes a piece of a long reply. Returns whether more may follow.
+pub fn make_piece(pieces: &mut Pieces, text: &mut String) -> bool {
+    let began = Instant::now();
+    while text.len() < PIECE && began.elapsed() < PIECE_TIME {
+        if !pieces(text) {
+            return false;
+        }
+    }
+    true
 }

@@ -306,11 +306,23 @@ impl PortTable {
 impl PortTable {
     /// Since they were reset.
     pub fn drops(&self) -> Vec<(PortNo, Drops)> {
-        let of_port = |(&number, port): (&PortNo, &ManagedPort)| {
-            let drops = port.dp_port.read_drops();
-            (number, self.drops_base.get(&number).map_or(drops.clone(), |base| drops.since(base)))
-        };
-        self.ports.iter().map(of_port).collect()
+        self.ports.iter().map(|(&number, port)| (number, self.drops_of(number, port))).collect()
+    }
+
+    /// The same of the ports from this number on, at most so many, with the name of each.
+    pub fn drops_from(&self, from: PortNo, most: usize) -> Vec<(PortNo, String, Drops)> {
+        let ports = self.ports.range(from..).take(most);
+        ports
+            .map(|(&number, port)| (number, port.dp_port.port.name().to_owned(), self.drops_of(number, port)))
+            .collect()
+    }
+
+    fn drops_of(&self, number: PortNo, port: &ManagedPort) -> Drops {
+        let drops = port.dp_port.read_drops();
+        match self.drops_base.get(&number) {
+            Some(base) => drops.since(base),
+            None => drops,
+        }
     }
 
     /// Starts them from zero.

@@ -209,6 +209,11 @@ impl Datapath {
         self.resources.table.max_flows()
     }
 
+    /// Most memory that they may take, in bytes.
+    pub fn max_flow_memory(&self) -> usize {
+        self.resources.table.max_memory()
+    }
+
     /// Runs actions on a packet. Of `metadata`, in_port, packet_type, packet mark, priority, tunnel and
     /// connection fields count; the others are extracted from the frame. Done by a worker in its next
     /// turn, in the order of the calls; with [`poll`](Datapath::poll), in the next poll.

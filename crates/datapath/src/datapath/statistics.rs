@@ -1,21 +1,33 @@
 //! Statistics of the datapath.
 
 use crate::account::Account;
+use crate::action::PortNo;
 use crate::control::load_history;
 use crate::datapath::Datapath;
-use crate::stats::{Stats, Usage};
+use crate::stats::{Drops, Stats, Usage};
 use crate::sync::tsc;
 
 impl Datapath {
     /// Counters of the workers and ports.
     pub fn stats(&self) -> Stats {
-        let (ports, pool) = (self.ports.lock(), self.pool.read());
-        let (workers, ended) = pool.stats(self.now());
+        let ports = self.ports.lock();
+        Stats { ports: ports.drops(), ..self.worker_stats() }
+    }
+
+    /// What was dropped at the ports from this number on, at most so many, with the name of each. Each worker has counters of its own
+    /// for each port and reason: with many of both, this is how they are read in pieces.
+    pub fn port_drops(&self, from: PortNo, most: usize) -> Vec<(PortNo, String, Drops)> {
+        self.ports.lock().drops_from(from, most)
+    }
+
+    /// Counters without those of ports.
+    pub fn worker_stats(&self) -> Stats {
+        let (workers, ended) = self.pool.read().stats(self.now());
         let table = &self.resources.table;
         Stats {
             workers,
             ended,
-            ports: ports.drops(),
+            ports: Vec::new(),
             flows: table.count(),
             masks: table.masks(),
             flow_bytes: table.bytes(),

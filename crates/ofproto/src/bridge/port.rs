@@ -240,6 +240,11 @@ impl Bridge {
         self.ports_info(|bridge| bridge.ports.values().collect())
     }
 
+    /// How many ports there are.
+    pub fn port_count(&self) -> usize {
+        self.read(|bridge| bridge.ports.len()).unwrap_or_default()
+    }
+
     fn ports_info(&self, which: impl Fn(&BridgeState) -> Vec<&PortState>) -> Vec<PortInfo> {
         let forwarding = self.switch.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&self.id) else { return Vec::new() };

@@ -9,7 +9,33 @@ use crate::model::config::N_TABLES;
 use crate::model::forwarding::BridgeState;
 use crate::table::Table;
 
+/// What a table has and has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableCounts {
+    /// Table.
+    pub table: TableId,
+    /// Flows.
+    pub flows: u32,
+    /// Most flows, where that is limited.
+    pub limit: Option<u32>,
+    /// Packets looked up.
+    pub lookups: u64,
+    /// Packets that matched a flow.
+    pub matched: u64,
+}
+
 impl Bridge {
+    /// What the announced tables have and have done. Nothing is brought up to date for it.
+    pub fn table_counts(&self) -> Vec<TableCounts> {
+        self.each_table(|table, of| TableCounts {
+            table,
+            flows: of.rules.len() as u32,
+            limit: of.settings.max_flows,
+            lookups: of.counters.lookups(),
+            matched: of.counters.matched(),
+        })
+    }
+
     /// Counters of the announced tables, as up to date as [`macs`](Bridge::macs).
     pub fn table_stats(&self) -> Vec<TableStats> {
         self.switch.refresh_statistics();

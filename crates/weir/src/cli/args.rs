@@ -129,6 +129,8 @@ pub enum CliCommand {
         #[arg(long, value_name = "N", default_value_t = 20, requires = "once", value_parser = clap::value_parser!(u16).range(1..=1000))]
         rows: u16,
     },
+    /// Show all counters as Prometheus reads them (docs/metrics.md)
+    Metrics,
 
     /// Show which packets were dropped where, and why
     ///

@@ -136,6 +136,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
         }
         CliCommand::Stats { interval: Some(interval), count } => stats::watch(&daemon, interval, count),
         CliCommand::Ports => daemon.report("weir/ports", &[], |r: &Ports| report::text::ports(r)),
+        CliCommand::Metrics => daemon.ctl("weir/metrics", &[]),
         CliCommand::Drops { port, by, watch, interval } => {
             let by = drops::by(&by);
             let watch = watch.then(|| Duration::from_secs(interval));

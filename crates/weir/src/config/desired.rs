@@ -16,6 +16,7 @@ use openflow::{TableId, Version, Versions};
 use serde::Serialize;
 
 use super::conntrack::Conntrack;
+use super::http::Http;
 use super::target::Target;
 
 /// The whole state.
@@ -29,6 +30,8 @@ pub struct Desired {
     pub conntrack: Conntrack,
     /// How OpenFlow connections speak TLS.
     pub tls: tls::Settings,
+    /// The HTTP server.
+    pub http: Http,
     /// How DPDK is to be started.
     #[serde(serialize_with = "dpdk_by_name")]
     pub dpdk: ports::dpdk::Settings,

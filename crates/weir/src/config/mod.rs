@@ -4,6 +4,7 @@
 //! - [`conntrack`]: settings of connection tracking
 //! - [`desired`]: the desired state
 //! - [`error`]: what is wrong with a configuration
+//! - [`http`]: the HTTP server
 //! - [`origins`]: where in its source each part stands
 //! - [`target`]: addresses of controllers
 
@@ -11,6 +12,7 @@ pub mod check;
 pub mod conntrack;
 pub mod desired;
 pub mod error;
+pub mod http;
 pub mod origins;
 pub mod target;
 

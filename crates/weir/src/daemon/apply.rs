@@ -11,6 +11,7 @@ use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::registry;
 use tls::Tls;
+use tokio::sync::watch;
 use tunnel::config::{Config, Kind, text_of};
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, log_max_sleep, switch_settings};
@@ -22,6 +23,7 @@ use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
     self, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
+use crate::config::http::Http;
 use crate::flow_text;
 use crate::reconfigure::{Apply, Numbers, ReconfigureStep};
 
@@ -35,6 +37,8 @@ pub struct LiveSwitch {
     pub openflow: SocketRequests,
     /// How they speak TLS.
     pub tls: Tls,
+    /// The HTTP server, on the management thread.
+    pub http: watch::Sender<Http>,
     /// What the workers and caches are set to.
     pub workers: Workers,
     /// What the caches are set to.
@@ -73,6 +77,11 @@ impl Apply for LiveSwitch {
             ReconfigureStep::SetConntrack(conntrack) => self.set_conntrack(conntrack),
             ReconfigureStep::SetTls(settings) => {
                 self.tls.set(settings.clone());
+                Ok(())
+            }
+            ReconfigureStep::SetHttp(settings) => {
+                // Where it cannot listen, it says so by itself, and tries again.
+                self.http.send_replace(settings.clone());
                 Ok(())
             }
             ReconfigureStep::StartDpdk(settings) => {

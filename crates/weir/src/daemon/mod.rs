@@ -1,7 +1,7 @@
 //! The daemon, whatever the source of its configuration.
 //!
 //! ```text
-//! management (main)  control socket, OpenFlow, signals, the source: one task for each, none waits for work
+//! management (main)  control socket, HTTP, OpenFlow, signals, the source: one task for each, none waits for work
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
 //! top                finds what has the most traffic, while somebody asks
@@ -36,6 +36,7 @@
 //! - `process`: the daemon as a process of the system
 //! - `ranking`: which flows, rules and drops have the most traffic
 //! - `reload`: asks for the configuration to be read again
+//! - `routes`: what the HTTP server answers
 //! - `seed`: secrets of the datapaths' hashes
 //! - `separate`: datapaths that no bridge uses
 //! - `topology`: the machine's cores and NUMA nodes
@@ -44,7 +45,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ::netstate::kernel::Scope;
 use datapath::Topology;
@@ -56,6 +57,7 @@ use tokio::task::LocalSet;
 
 use crate::config::ConfigErrors;
 use crate::config::origins::Loaded;
+use crate::http;
 use crate::rundir::{self, Rundir};
 use crate::source::ConfigSource;
 use crate::timer::Timer;
@@ -83,6 +85,7 @@ mod openflow;
 pub mod process;
 mod ranking;
 mod reload;
+mod routes;
 mod seed;
 mod separate;
 pub mod topology;
@@ -232,11 +235,13 @@ impl<S: ConfigSource> Daemon<S> {
         let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone(), tls.clone()));
         let (requests, queue) = openflow::requests();
         tokio::task::spawn_local(openflow::serve(openflow.clone(), queue));
+        let (http, http_settings) = http::Server::new(settings.rundir.path());
         let configurator = Configurator::start(LiveSwitch {
             engine: engine.clone(),
             rundir: settings.rundir.path().into(),
             openflow: requests,
             tls,
+            http: http_settings,
             workers: first.desired.workers.clone(),
             datapath: first.desired.datapath.clone(),
             conntrack: Default::default(),
@@ -248,6 +253,7 @@ impl<S: ConfigSource> Daemon<S> {
             engine: engine.clone(),
             configurator,
             openflow,
+            http: Rc::new(http),
             exit: outside.exit.clone(),
             log: settings.log,
             coverage: commands::coverage::History::default(),
@@ -257,6 +263,7 @@ impl<S: ConfigSource> Daemon<S> {
             version: settings.version,
             rankings: ranking::Rankings::new(engine),
             started: Instant::now(),
+            started_at: SystemTime::now(),
         });
         commands::coverage::watch(&context);
         let first_in_force = Notify::new();
@@ -276,6 +283,7 @@ impl<S: ConfigSource> Daemon<S> {
         let outcome = tokio::select! {
             () = follow::follow(&mut source, first, &context, askers, in_force) => Ok(()),
             outcome = serving => outcome,
+            () = context.http.serve(routes::ROUTES, context.clone()) => Ok(()),
             outcome = outside.end() => outcome,
         };
         exit::bound();

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desired, FlowText, Interface, Port, Vlans};
+use crate::config::http::Http;
 use crate::config::{Target, Workers};
 
 mod numbers;
@@ -33,6 +34,8 @@ pub enum ReconfigureStep {
     SetConntrack(Conntrack),
     /// Changes how OpenFlow connections to come speak TLS.
     SetTls(tls::Settings),
+    /// Changes where the HTTP server listens, and whom it answers.
+    SetHttp(Http),
     /// Starts DPDK.
     StartDpdk(ports::dpdk::Settings),
     /// Adds a bridge without ports (LOCAL neither), controllers and flows.
@@ -116,6 +119,9 @@ pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<Reco
     }
     if running.tls != desired.tls {
         steps.push(ReconfigureStep::SetTls(desired.tls.clone()));
+    }
+    if running.http != desired.http {
+        steps.push(ReconfigureStep::SetHttp(desired.http.clone()));
     }
     if running.dpdk != desired.dpdk {
         steps.push(ReconfigureStep::StartDpdk(desired.dpdk.clone()));
@@ -299,6 +305,7 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
         ReconfigureStep::SetDatapath(datapath) => running.datapath = datapath,
         ReconfigureStep::SetConntrack(conntrack) => running.conntrack = conntrack,
         ReconfigureStep::SetTls(settings) => running.tls = settings,
+        ReconfigureStep::SetHttp(settings) => running.http = settings,
         ReconfigureStep::StartDpdk(settings) => running.dpdk = settings,
         ReconfigureStep::AddBridge { bridge, settings } => {
             bridges.insert(bridge, Bridge { settings: without_local(&settings), ..Bridge::default() });

@@ -60,6 +60,7 @@ impl Apply for Model {
             | ReconfigureStep::SetDatapath(_)
             | ReconfigureStep::SetConntrack(_)
             | ReconfigureStep::SetTls(_)
+            | ReconfigureStep::SetHttp(_)
             | ReconfigureStep::StartDpdk(_) => {
                 return Ok(());
             }

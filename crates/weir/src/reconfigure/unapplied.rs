@@ -41,6 +41,7 @@ pub fn describe(failure: &Failure, origins: &Origins) -> String {
         ReconfigureStep::SetDatapath(_) => "datapath".into(),
         ReconfigureStep::SetConntrack(_) => "conntrack".into(),
         ReconfigureStep::SetTls(_) => "tls".into(),
+        ReconfigureStep::SetHttp(_) => "http".into(),
         ReconfigureStep::StartDpdk(_) => "dpdk".into(),
         ReconfigureStep::AddPort { bridge, port, .. }
         | ReconfigureStep::SetVlans { bridge, port, .. }

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ovsdb::framing::FrameError;
 use ports::files::{self, SocketFile};
@@ -33,12 +33,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a client may read nothing of a stream, as one whose own reader has paused.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(3600);
-
-/// Bytes of text after which a piece of a long reply is sent.
-const PIECE: usize = 64 << 10;
-
-/// How long is worked on a piece at a time.
-const PIECE_TIME: Duration = Duration::from_millis(1);
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
@@ -162,7 +156,7 @@ async fn reply_in_pieces(
     let (mut text, mut more) = (String::new(), true);
     while more {
         let turn = turn::take().await;
-        more = make_piece(&mut pieces, &mut text);
+        more = turn::make_piece(&mut pieces, &mut text);
         encoder.push(&text, &mut bytes);
         text.clear();
         turn.end().await;
@@ -206,17 +200,6 @@ async fn reply_by_stream(
             None => return Ok(Some(sent)),
         }
     }
-}
-
-/// Makes a piece of a long reply. Returns whether more may follow.
-fn make_piece(pieces: &mut Pieces, text: &mut String) -> bool {
-    let began = Instant::now();
-    while text.len() < PIECE && began.elapsed() < PIECE_TIME {
-        if !pieces(text) {
-            return false;
-        }
-    }
-    true
 }
 
 /// Writes a reply, as long as the client reads some of it. So many bytes are `kept` meanwhile.

@@ -594,6 +594,11 @@ impl Table {
         self.limits.flows.load(Ordering::Relaxed)
     }
 
+    /// The limit of the memory of all flows, in bytes.
+    pub fn max_memory(&self) -> usize {
+        self.limits.memory.load(Ordering::Relaxed)
+    }
+
     /// Number of different masks.
     pub fn masks(&self) -> usize {
         self.writer.lock().subtables.len()

@@ -17,6 +17,7 @@
 //! - `implementations`: `dpif-netdev/dpif-impl-...`, `dpif-netdev/subtable-lookup-...`, `dpif-netdev/miniflow-parser-...`,
 //!   `odp-execute/...`
 //! - `ingress`: `ingress/...`
+//! - `metrics`: `weir/metrics`
 //! - `neighbours`: `tnl/neigh/...`, `tnl/arp/...`, `tnl/egress_port_range`
 //! - `pmd`: `dpif-netdev/pmd-...`
 //! - `ports`: bridges, ports and learnt addresses
@@ -32,7 +33,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::Notify;
 
@@ -41,6 +42,7 @@ use super::engine::Engine;
 use super::openflow;
 use super::ranking::Rankings;
 use super::reload::Reloader;
+use crate::http;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
@@ -84,6 +86,7 @@ mod features;
 mod flows;
 pub mod implementations;
 mod ingress;
+pub mod metrics;
 mod neighbours;
 mod pmd;
 mod ports;
@@ -105,6 +108,8 @@ pub struct Context {
     pub configurator: Configurator,
     /// The OpenFlow sockets.
     pub openflow: Rc<openflow::Manager>,
+    /// The HTTP server.
+    pub http: Rc<http::Server>,
     /// Told when the daemon is to end.
     pub exit: Rc<Notify>,
     /// What is logged where.
@@ -123,6 +128,8 @@ pub struct Context {
     pub rankings: Rankings,
     /// When the daemon started.
     pub started: Instant,
+    /// The same by the system's clock.
+    pub started_at: SystemTime,
 }
 
 impl Context {
@@ -183,6 +190,7 @@ static COMMANDS: &[Command<Context>] = commands! {
         "OpenFlow and datapath flows, as JSON.";
     "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
     "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
+    "weir/metrics" "" (0, 0) pieces!(metrics::report), "All counters in Prometheus's text format.";
     "weir/drops" "" (0, 0) pieces!(drops::report), "Which packets were dropped where, and why, as JSON.";
 
     "weir/tap" "[--drops] [--rx|--tx|--both] [--count=N] [--snaplen=N] [--rate=N] [--format=text|json|pcapng] [--port=PORT]... \

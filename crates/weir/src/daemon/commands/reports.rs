@@ -22,7 +22,7 @@ pub fn show(context: &Context, _: &[String]) -> Outcome {
         config: context.location.clone(),
         uptime_s: context.started.elapsed().as_secs(),
         bridges: bridges.iter().map(|bridge| show_bridge(context, bridge, &unapplied, &drops)).collect(),
-        errors: unapplied.errors.clone(),
+        errors: unapplied.errors.iter().cloned().chain(context.http.problem()).collect(),
     })
 }
 

@@ -10,6 +10,7 @@ use ports::options::Form;
 use ports::registry;
 
 use crate::config::Target;
+use crate::config::http::HttpAddress;
 
 /// The files that the database may name.
 #[derive(Clone, Debug)]
@@ -55,6 +56,25 @@ impl Files {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the HTTP server may have this address and this file with its token: sockets are called `RUNDIR/*.http`, as another name
+    /// could take the place of any file, and the token is in the run directory.
+    pub fn http(&self, address: &HttpAddress, token: Option<&Path>) -> Result<(), String> {
+        let rundir = self.rundirs[0].display();
+        let is_own = |path: &Path| match self.within(path).as_deref() {
+            Some([name]) => name.extension().is_some_and(|extension| extension == "http"),
+            _ => false,
+        };
+        if let HttpAddress::Unix(path) = address
+            && !is_own(path)
+        {
+            return Err(format!("other_config:http: a socket of the database's has to be called {rundir}/NAME.http"));
+        }
+        if token.is_some_and(|path| self.within(path).is_none()) {
+            return Err(format!("other_config:http-token-file: a file that the database names has to be in {rundir}"));
+        }
+        Ok(())
     }
 
     fn belongs_to(&self, bridge: &str, path: &Path) -> bool {
@@ -125,6 +145,25 @@ mod tests {
         ] {
             let verdict = files().controller("br0", &target.parse().unwrap());
             assert_eq!(verdict.is_ok(), allowed, "{target}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn the_http_server_has_files_of_the_run_directory() {
+        for (address, token, allowed) in [
+            ("127.0.0.1:6640", None, true),
+            ("unix:weir.http", Some("token"), true),
+            ("unix:/run/ovs/a.http", Some("/var/run/ovs/sub/token"), true),
+            ("unix:br0.mgmt", None, false),
+            ("unix:.http", None, false),
+            ("unix:sub/a.http", None, false),
+            ("unix:../a.http", None, false),
+            ("unix:/etc/a.http", None, false),
+            ("127.0.0.1:6640", Some("/etc/shadow"), false),
+            ("127.0.0.1:6640", Some("../token"), false),
+        ] {
+            let verdict = files().http(&HttpAddress::parse(address, false).unwrap(), token.map(Path::new));
+            assert_eq!(verdict.is_ok(), allowed, "{address} {token:?}: {verdict:?}");
         }
     }
 

@@ -24,6 +24,7 @@ use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LastNumber, LocalKind,
     MAX_THREADS, NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
+use crate::config::http::{Http, HttpAddress};
 use crate::config::{Target, check, desired};
 
 /// The longest sleep of an idle worker that can be asked for, in microseconds; more counts as this, as in OVS.
@@ -83,6 +84,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
     state.desired.datapath = state.datapath(root);
     state.desired.conntrack = state.conntrack(replica, root);
     state.desired.tls = tls(replica, root, &rules.tls);
+    state.desired.http = state.http(root, &rules.files);
     state.desired.dpdk = dpdk(root);
     let waits = may_wait && root.map_string("other_config", "flow-restore-wait") == Some("true");
     state.desired.datapath.flow_restore_wait = waits;
@@ -245,6 +247,22 @@ impl DatabaseState {
             // As OVS's. Zero is for as many as can be.
             vlan_limit: if vlans.unwrap_or(1) == 1 { 1 } else { default.vlan_limit },
             ..default
+        }
+    }
+
+    /// What may not be had is refused, and the server is off: it would answer otherwise than is wanted.
+    fn http(&mut self, root: &Row, files: &Files) -> Http {
+        let allow_remote = root.map_string("other_config", "http-allow-remote") == Some("true");
+        let Some(text) = root.map_string("other_config", "http") else { return Http::default() };
+        let token_file = root.map_string("other_config", "http-token-file").map(PathBuf::from);
+        let listen = HttpAddress::parse(text, allow_remote).map_err(|e| format!("other_config:http: {e}"));
+        let allowed = listen.and_then(|address| files.http(&address, token_file.as_deref()).map(|()| address));
+        match allowed {
+            Ok(address) => Http { listen: Some(address), token_file },
+            Err(problem) => {
+                self.refusals.insert(problem);
+                Http::default()
+            }
         }
     }
 

@@ -43,6 +43,7 @@ use crate::config::desired::{
     Port, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::error::{ConfigError, ConfigErrors, nearest};
+use crate::config::http::{Http, HttpAddress};
 use crate::config::origins::{Loaded, Origins, port_key};
 use crate::flow_text;
 
@@ -161,6 +162,7 @@ fn read_root(mut root: Section) -> Desired {
         datapath: root.section("datapath").map(read_datapath).unwrap_or_default(),
         conntrack: root.section("conntrack").map(read_conntrack).unwrap_or_default(),
         tls: root.section("tls").map(read_tls).unwrap_or_default(),
+        http: read_http(&mut root),
         dpdk: root.section("dpdk").map(read_dpdk).unwrap_or_default(),
         bridges: {
             let agents = Cell::new(0);
@@ -196,6 +198,17 @@ fn read_tls(mut s: Section) -> tls::Settings {
         versions: versions.unwrap_or_default(),
         ciphers: ciphers.unwrap_or_default(),
     }
+}
+
+/// Keys of the root: `http`, `http-allow-remote`, `http-token-file`.
+fn read_http(root: &mut Section) -> Http {
+    let allow_remote = root.bool("http-allow-remote").unwrap_or(false);
+    let listen = root.get("http").and_then(|item| {
+        let address = HttpAddress::parse(item.str()?, allow_remote);
+        address.map_err(|e| item.error(e.to_string())).ok()
+    });
+    let token_file = root.get("http-token-file").and_then(|item| item.str().map(PathBuf::from));
+    Http { listen, token_file }
 }
 
 fn read_dpdk(mut s: Section) -> dpdk::Settings {

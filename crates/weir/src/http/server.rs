@@ -1,0 +1,260 @@
+//! Listens where the configuration says, and serves connections. An address that cannot be had now is tried again.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use ports::files::SocketFile;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
+
+use super::Route;
+use super::access::{Refusal, Rule, read_token};
+use super::body::Body;
+use crate::config::http::{Http, HttpAddress};
+use crate::connections::{Connections, Slot};
+use crate::unixctl::server::bind_unix;
+
+/// Connections at a time.
+const MAX_CONNECTIONS: usize = 32;
+
+/// How long a request's head may take, from the moment at which the peer could send it. So long is an idle connection kept, too.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Most bytes of a request's head, and of what is kept of an answer beyond one piece.
+const MAX_HEAD: usize = 16 << 10;
+
+/// How long a peer may read nothing of its answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long until an address that could not be had is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// How long until a connection is tried again that could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The server. Stays on the management thread; the settings come from any.
+pub struct Server {
+    rundir: PathBuf,
+    settings: watch::Receiver<Http>,
+    problem: RefCell<Option<String>>,
+}
+
+impl Server {
+    /// A server, and where to set it. It listens once it is told to.
+    pub fn new(rundir: &Path) -> (Server, watch::Sender<Http>) {
+        let (sender, settings) = watch::channel(Http::default());
+        (Server { rundir: rundir.into(), settings, problem: RefCell::default() }, sender)
+    }
+
+    /// Why it does not listen where it should.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.borrow().clone()
+    }
+
+    /// Serves for ever, within a [`tokio::task::LocalSet`]. When the settings change, all connections end.
+    pub async fn serve<C: 'static>(&self, routes: &'static [Route<C>], context: Rc<C>) {
+        let mut settings = self.settings.clone();
+        loop {
+            let wanted = settings.borrow_and_update().clone();
+            *self.problem.borrow_mut() = None;
+            tokio::select! {
+                () = self.listen(&wanted, routes, &context) => {}
+                Ok(()) = settings.changed() => {}
+            }
+        }
+    }
+
+    async fn listen<C: 'static>(&self, wanted: &Http, routes: &'static [Route<C>], context: &Rc<C>) {
+        let Some(address) = &wanted.listen else { return std::future::pending().await };
+        let listener = loop {
+            match Listener::bind(address, &self.rundir).await {
+                Ok(listener) => break listener,
+                Err(e) => self.note(format!("http: cannot listen on {address}: {e}")),
+            }
+            tokio::time::sleep(RETRY).await;
+        };
+        *self.problem.borrow_mut() = None;
+        tracing::info!("http: listening on {address}");
+        if matches!(address, HttpAddress::Tcp(address) if !address.ip().to_canonical().is_loopback())
+            && wanted.token_file.is_none()
+        {
+            tracing::warn!("http: other machines can read everything on {address}: http-token-file is not set");
+        }
+        let (connections, mut tasks) = (Connections::new(MAX_CONNECTIONS), JoinSet::new());
+        let service = Rc::new(Service {
+            routes,
+            context: context.clone(),
+            token_file: wanted.token_file.as_ref().map(|path| self.rundir.join(path)),
+            is_local: matches!(address, HttpAddress::Unix(_)),
+        });
+        loop {
+            connections.room().await;
+            let stream = match listener.accept().await {
+                Ok(stream) => stream,
+                Err(e) => {
+                    // Most likely there are no descriptors left. Some may be free soon.
+                    tracing::warn!("http: cannot accept a connection: {e}");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            };
+            let Some(slot) = connections.admit() else { continue };
+            tasks.spawn_local(connection(stream, slot, service.clone()));
+            while tasks.try_join_next().is_some() {}
+            // Its task runs, and reads what has arrived, before another connection is taken.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Says what is wrong: in the log once, in reports as long as it is so.
+    fn note(&self, problem: String) {
+        let mut noted = self.problem.borrow_mut();
+        if noted.as_ref() != Some(&problem) {
+            tracing::warn!("{problem}");
+            *noted = Some(problem);
+        }
+    }
+}
+
+/// A listening socket.
+enum Listener {
+    Tcp(TcpListener),
+    /// With its file, which goes with it.
+    Unix(UnixListener, #[allow(dead_code)] SocketFile),
+}
+
+/// What a peer is reached by.
+trait Stream: AsyncRead + AsyncWrite {}
+impl<S: AsyncRead + AsyncWrite> Stream for S {}
+
+impl Listener {
+    async fn bind(address: &HttpAddress, rundir: &Path) -> io::Result<Listener> {
+        match address {
+            HttpAddress::Tcp(address) => Ok(Listener::Tcp(TcpListener::bind(address).await?)),
+            HttpAddress::Unix(path) => {
+                let (listener, file) = bind_unix(&rundir.join(path))?;
+                Ok(Listener::Unix(listener, file))
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<std::pin::Pin<Box<dyn Stream>>> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Pieces are sent as they are made; without this they are only slower.
+                let _ = stream.set_nodelay(true);
+                Ok(Box::pin(stream))
+            }
+            Listener::Unix(listener, _) => Ok(Box::pin(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// What all connections share.
+struct Service<C: 'static> {
+    routes: &'static [Route<C>],
+    context: Rc<C>,
+    token_file: Option<PathBuf>,
+    /// Browsers cannot reach it.
+    is_local: bool,
+}
+
+/// Answers the requests of one peer, in order.
+async fn connection<C: 'static>(stream: std::pin::Pin<Box<dyn Stream>>, slot: Slot, service: Rc<Service<C>>) {
+    let slot = Rc::new(slot);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_TIMEOUT));
+    let answer = service_fn(|request: Request<Incoming>| {
+        let (service, slot) = (service.clone(), slot.clone());
+        slot.working();
+        async move { Ok::<_, Infallible>(service.answer(&request, slot).await) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(Box::pin(stream)), answer);
+    tokio::select! {
+        ended = serving => drop(ended.inspect_err(|e| tracing::debug!("http: {e}"))),
+        () = slot.lost() => tracing::debug!("http: a silent connection has made room for another"),
+    }
+}
+
+impl<C> Service<C> {
+    async fn answer(&self, request: &Request<Incoming>, slot: Rc<Slot>) -> Response<Body> {
+        let outcome = self.content(request, &slot).await;
+        let (status, media_type, body) = match outcome {
+            Ok((media_type, body)) => (StatusCode::OK, media_type, body),
+            Err((status, problem)) => (status, TEXT, Body::text(format!("{problem}\n"), slot)),
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        match status {
+            StatusCode::UNAUTHORIZED => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            StatusCode::METHOD_NOT_ALLOWED => drop(headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"))),
+            _ => {}
+        }
+        response
+    }
+
+    /// The answer with its media type, or the status and what is wrong.
+    async fn content(
+        &self,
+        request: &Request<Incoming>,
+        slot: &Rc<Slot>,
+    ) -> Result<(&'static str, Body), (StatusCode, String)> {
+        self.check(request).await?;
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let problem = format!("{}: only GET and HEAD are answered", request.method());
+            return Err((StatusCode::METHOD_NOT_ALLOWED, problem));
+        }
+        let Some(route) = self.routes.iter().find(|route| route.path == request.uri().path()) else {
+            let paths: Vec<_> = self.routes.iter().map(|route| route.path).collect();
+            return Err((StatusCode::NOT_FOUND, format!("nothing is here; there is: {}", paths.join(" "))));
+        };
+        let answer = (route.run)(&self.context, request.uri().query());
+        let failed = |problem| (StatusCode::INTERNAL_SERVER_ERROR, problem);
+        Ok((route.media_type, Body::of(answer, slot.clone()).map_err(failed)?))
+    }
+
+    /// Whether the peer is answered. The token is read each time, so that another one counts at once; by another thread, as a file system
+    /// may keep it waiting.
+    async fn check(&self, request: &Request<Incoming>) -> Result<(), (StatusCode, String)> {
+        let Some(path) = self.token_file.clone() else {
+            let rule = if self.is_local { Rule::Anybody } else { Rule::OwnHost };
+            return rule.check(request.headers()).map_err(|refusal| (StatusCode::FORBIDDEN, refusal.to_string()));
+        };
+        let read = tokio::task::spawn_blocking(move || (read_token(&path), path)).await;
+        match read {
+            Ok((Ok(token), _)) => Rule::Token(&token)
+                .check(request.headers())
+                .map_err(|refusal: Refusal| (StatusCode::UNAUTHORIZED, refusal.to_string())),
+            Ok((Err(e), path)) => {
+                tracing::warn!("http: cannot read the token in {}: {e}", path.display());
+                Err((StatusCode::SERVICE_UNAVAILABLE, "the daemon cannot read its token; its log says why".into()))
+            }
+            // The runtime is ending.
+            Err(_) => Err((StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending".into())),
+        }
+    }
+}
