@@ -142,7 +142,8 @@ proptest! {
             outputs(&passes[0].actions, &mut expected);
             let mut expected: Vec<_> = expected.iter().map(|port| numbers[port]).collect();
             let mut sent: Vec<_> = pair.bed.receive(OfPort(*port), frame).into_iter().map(|(port, _)| port).collect();
-            (expected.sort(), sent.sort());
+            expected.sort();
+            sent.sort();
             prop_assert_eq!(&expected, &sent);
             let is_dropped = passes[0].dropped.is_some();
             prop_assert!(sent.is_empty() || !is_dropped);

@@ -10,10 +10,10 @@
 //!
 //! - [`bridges`]: bridges, their OpenFlow tables and controllers
 //! - [`datapath`]: flows, drops, revalidation, connection tracking
-//! - [`ports`]: ports
+//! - [`ports`]: what is counted by port
 //! - [`process`]: the daemon as a process
 //! - [`text`]: the text format
-//! - [`workers`]: workers
+//! - [`workers`]: what is counted by worker
 
 use crate::unixctl::Pieces;
 

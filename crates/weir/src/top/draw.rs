@@ -137,7 +137,7 @@ fn tables(buffer: &mut Buffer, area: Rect, screen: &mut Screen) {
 }
 
 /// The places of columns: all but the last one have their width, and the last one has the rest.
-fn columns<'a>(area: Rect, headings: &'a [Heading]) -> impl Iterator<Item = (u16, u16, &'a Heading)> {
+fn columns(area: Rect, headings: &[Heading]) -> impl Iterator<Item = (u16, u16, &Heading)> {
     let mut x = 0u16;
     headings.iter().enumerate().map(move |(number, heading)| {
         let is_last = number + 1 == headings.len();

@@ -28,9 +28,8 @@ fn healthy() -> Switch {
     let ports = vec![port("eth1", 1), port("vm1", 2), port("br0", openflow::OfPort::LOCAL.0)];
     let worker =
         |number| WorkerRates { worker: Some(number), core: Some(number), busy_percent: 60.0, ..WorkerRates::default() };
-    let mut measurement = Measurement::default();
-    measurement.ports =
-        ports.iter().map(|port| PortRates { name: port.name.clone(), ..PortRates::default() }).collect();
+    let rates = ports.iter().map(|port| PortRates { name: port.name.clone(), ..PortRates::default() });
+    let mut measurement = Measurement { ports: rates.collect(), ..Measurement::default() };
     measurement.stats.workers = vec![worker(0), worker(1)];
     (measurement.upcalls.now.flow_limit, measurement.upcalls.now.misses) = (200_000, 10_000);
     (measurement.connections.limit, measurement.connections.connections) = (3_000_000, 1000);
@@ -43,8 +42,11 @@ fn drop_at(switch: &mut Switch, port: usize, reason: &str, before: u64, now: u64
     switch.ports[port].drops.insert(reason.into(), now);
 }
 
+/// What happens to a healthy switch.
+type Change = fn(&mut Switch);
+
 /// What makes a healthy switch have a condition, and what is then said.
-type Case = (&'static str, fn(&mut Switch), &'static str);
+type Case = (&'static str, Change, &'static str);
 
 const CASES: &[Case] = &[
     ("not-in-force", |s| s.show.errors.push("no such core: 77".into()), "no such core: 77"),
@@ -114,7 +116,7 @@ const CASES: &[Case] = &[
 ];
 
 /// What is near a condition and not one.
-const SILENT: &[(&str, fn(&mut Switch))] = &[
+const SILENT: &[(&str, Change)] = &[
     ("not-in-force", |s| s.show.errors.clear()),
     ("port-not-in-service", |s| s.ports[0].status.clear()),
     ("controller-unreachable", |s| s.show.bridges[0].controllers[0].error = Some("it was lost before".into())),
