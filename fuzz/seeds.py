@@ -74,7 +74,7 @@ def ingress_ebpf():
         with tempfile.TemporaryDirectory() as directory:
             made = pathlib.Path(directory) / "made.o"
             for name in ("blocklist", "several", "verdict"):
-                options = ["-O2", "-g", "-DVERDICT=2", "-I/usr/include/x86_64-linux-gnu"]
+                options = ["-O2", "-g", "-DVERDICT=2", "-I/usr/include/x86_64-linux-gnu", f"-ffile-prefix-map={HERE.parent}=/usr/src/weir"]
                 subprocess.run(["clang", "-target", "bpf", *options, "-c", sources / f"{name}.c", "-o", made], check=True)
                 subprocess.run(["llvm-objcopy", "-g", "-R.BTF.ext", "-R.rel.BTF.ext", "-R.llvm_addrsig", made], check=True)
                 seed("ingress_ebpf", name, b"\0" + made.read_bytes())

@@ -15,17 +15,21 @@ export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 # --target keeps the flags away from build scripts and procedural macros.
 cargo build --release --quiet --target "$host"
 [ $# -gt 0 ] || set -- $(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' Cargo.toml | grep -v '^weir')
-for target; do
+export seconds host
+run() {
+    target=$1
     corpus=$(mktemp -d)
     seeds=seeds/$target
     [ -d "$seeds" ] || seeds=
-    echo "fuzz $target: $seconds s"
     if ! "${CARGO_TARGET_DIR:-target}/$host/release/$target" "$corpus" $seeds -max_total_time="$seconds" \
         -max_len=4096 -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 -verbosity=0 >"$corpus.log" 2>&1; then
         tail -40 "$corpus.log"
         echo "fuzz $target: FAILED (input above and in fuzz/)" >&2
-        exit 1
+        return 1
     fi
-    grep -h 'stat::number_of_executed_units' "$corpus.log" || true
+    echo "fuzz $target: $seconds s, $(sed -n 's/^stat::number_of_executed_units: *//p' "$corpus.log") runs"
     rm -rf "$corpus" "$corpus.log"
-done
+}
+export -f run
+# One on each core. What fails ends the script when the others are through.
+printf '%s\n' "$@" | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'run {}'

@@ -37,7 +37,7 @@ def promtool(*args, text=None):
 
 
 def bridge_of(a, b, more=""):
-    return more + config([(a.port, "", ""), (b.port, "", "")])
+    return more + config([(a.port, "afpacket", ""), (b.port, "afpacket", "")])
 
 
 def get(address, path="/metrics", method="GET", headers=None, timeout=10):
@@ -284,7 +284,7 @@ def test_a_database_has_it_on_and_off(ovs):
                    [f'http="127.0.0.1:{port}"', "http-token-file=/etc/shadow"]):
         before = ovs.log().count("other_config:http")
         setting(*values)
-        until(lambda: ovs.log().count("other_config:http") > before)
+        until(lambda: ovs.log().count("other_config:http") > before, what=f"{values} in {ovs.log()[-1500:]}")
         assert not (ovs.dir / "weir.http").exists()
         with pytest.raises(ConnectionRefusedError):
             connect(("127.0.0.1", port))

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import select
 import signal
 from pathlib import Path
 
@@ -235,6 +237,27 @@ def test_a_signal_leaves_the_terminal_as_it_was(switch, terminal):
     t.shows("ended 0")
     assert (w.dir / "after").read_text() == (w.dir / "before").read_text()
     assert "rx bit/s" not in t.text(), "the screen is the one of before"
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["told", "not told"])
+def test_it_ends_with_its_terminal(switch, hears):
+    """As when a connection by ssh is lost: whether a signal tells of it or not, the program does not stay behind, and busy."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        if not hears:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.execve(str(WEIR), [str(WEIR), "top", "--interval", "0.2"], dict(switch[0].env, TERM="xterm"))
+    ended = False
+    try:
+        # Something is drawn.
+        assert select.select([terminal], [], [], 10)[0]
+        os.close(terminal)
+        until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, 10, "its end")
+        ended = True
+    finally:
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def test_text_of_the_switch_is_no_command_for_the_terminal(ovs, terminal):

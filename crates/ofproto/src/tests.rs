@@ -385,6 +385,7 @@ fn a_flow_that_was_replaced_is_learnt_again() {
         let mut change = FlowMod::new(FlowModCommand::Add, matching.clone(), instructions);
         (change.table, change.priority, change.new_cookie) = (Some(TableId(1)), 20, cookie);
         bed.bridge.flow_mod(&change).unwrap();
+        bed.bridge.barrier();
         bed.receive(OfPort(1), &from_source(1));
         assert_eq!(learnt(&bed), [1]);
         let flows = bed.bridge.flow_stats(&all_flows()).unwrap();

@@ -197,7 +197,8 @@ fn of_settings() -> Vec<u8> {
     page.control("fi", []);
     page.control("SH", ["TABLES"]);
     for table in TABLES {
-        page.control("SS", [table.header]).text([roman(table.help)]);
+        page.control("SS", [if table.header.is_empty() { "The daemon" } else { table.header }])
+            .text([roman(table.help)]);
         for setting in table.settings {
             of_setting(&mut page, setting);
         }

@@ -1,6 +1,6 @@
 //! The real terminal: raw mode, keys, and what happens to the program meanwhile.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
+use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::draw::draw;
@@ -17,6 +19,9 @@ use super::source::Connect;
 
 /// How long keys are waited for before updates are looked for.
 const TURN: Duration = Duration::from_millis(50);
+
+/// How long the program may take to end after a signal.
+const END: Duration = Duration::from_secs(2);
 
 /// Shows the switch until a key or a signal ends it. The terminal is then as it was.
 pub fn run(connect: Arc<Connect>, interval: Duration) -> io::Result<()> {
@@ -42,7 +47,10 @@ fn show(terminal: &mut DefaultTerminal, connect: Arc<Connect>, interval: Duratio
         // An interval may be long, and rankings take another one.
         screen.age = seen.elapsed().saturating_sub(2 * interval);
         terminal.draw(|frame| draw(frame, &mut screen))?;
-        if event::poll(TURN)? {
+        if !has_terminal(TURN)? {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "the terminal has gone"));
+        }
+        if event::poll(Duration::ZERO)? {
             match event::read()? {
                 Event::Key(key) if key.kind != KeyEventKind::Release && !screen.press(key) => return Ok(()),
                 // What was resized is drawn anew in any case.
@@ -61,6 +69,23 @@ fn show(terminal: &mut DefaultTerminal, connect: Arc<Connect>, interval: Duratio
     Ok(())
 }
 
+/// Waits for a key, for `timeout` at most. False where the terminal has gone: of such a one crossterm reads the end again and again, and does not
+/// return.
+fn has_terminal(timeout: Duration) -> io::Result<bool> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        // Keys come by /dev/tty. A terminal that goes sends a signal.
+        return event::poll(timeout).map(|_| true);
+    }
+    let mut looked_at = [PollFd::new(&stdin, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    match poll_fds(&mut looked_at, Some(&timeout)) {
+        Err(Errno::INTR) => Ok(true),
+        Err(e) => Err(e.into()),
+        Ok(_) => Ok(!looked_at[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)),
+    }
+}
+
 /// Is set when a signal says that the program is to end, so that it can leave the terminal as it was.
 fn end_by_signal() -> io::Result<Arc<AtomicBool>> {
     let end = Arc::new(AtomicBool::new(false));
@@ -73,6 +98,9 @@ fn end_by_signal() -> io::Result<Arc<AtomicBool>> {
     let wait = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = hang_up.recv() => {}, _ = interrupt.recv() => {} }
         told.store(true, Ordering::Relaxed);
+        // A thread that is stuck in what has gone does not see it.
+        tokio::time::sleep(END).await;
+        std::process::exit(1);
     };
     std::thread::Builder::new().name("signals".into()).spawn(move || runtime.block_on(wait))?;
     Ok(end)

@@ -91,7 +91,7 @@ mod tests {
         let diff = Diff { bridge: "br0".into(), flows: 1204, changed: 1, listed: vec![flow], ..Diff::default() };
         let expected = "12.0 packets/s: in_port(p1)\n  some of its packets, as in_port(p1),udp(dst=80)\n  \
                         now:  forwarded to p2 [p2]\n  then: dropped: rule (x) [drop]\n\
-                        br0: 0 rules would be added, 0 modified, 0 removed; 1 of 1,204 datapath flows treat packets otherwise (0.0 packets/s).\n";
+                        br0: 0 rules would be added, 0 modified, 0 removed; 1 of 1 204 datapath flows treat packets otherwise (0.0 packets/s).\n";
         assert_eq!(text(&diff), expected);
         assert!(diff.is_difference() && !Diff::default().is_difference());
         // With expectations, these count.

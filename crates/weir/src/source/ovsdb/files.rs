@@ -69,10 +69,14 @@ impl Files {
         if let HttpAddress::Unix(path) = address
             && !is_own(path)
         {
-            return Err(format!("other_config:http: a socket of the database's has to be called {rundir}/NAME.http"));
+            return Err(format!(
+                "other_config:http: {path:?}: a socket of the database's has to be called {rundir}/NAME.http"
+            ));
         }
-        if token.is_some_and(|path| self.within(path).is_none()) {
-            return Err(format!("other_config:http-token-file: a file that the database names has to be in {rundir}"));
+        if let Some(path) = token.filter(|path| self.within(path).is_none()) {
+            return Err(format!(
+                "other_config:http-token-file: {path:?}: a file that the database names has to be in {rundir}"
+            ));
         }
         Ok(())
     }
