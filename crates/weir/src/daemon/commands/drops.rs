@@ -10,6 +10,7 @@ use datapath::{DropReason, DropStage, PortNo};
 use ofproto::{Bridge, DropSite, TableDrop};
 use openflow::FlowMod;
 use openflow::text::matching::format_match;
+use ports::{TxDrop, TxDrops};
 
 use super::Context;
 use super::flows::{in_turn, list, literal};
@@ -119,9 +120,8 @@ fn of_datapath(context: &Context, known: &mut Known) -> Vec<DropRow> {
             let rest = counted.saturating_sub(known.by_port.get(&(*port, reason)).copied().unwrap_or(0));
             known.add(*port, reason, rest);
             let rule = matches!(reason.stage(), DropStage::Translate).then_some(DropRule::Others);
-            let is_of_output = reason.stage() == DropStage::Output;
             let (in_port, out_port) =
-                if is_of_output { (None, Some(name.clone())) } else { (Some(name.clone()), None) };
+                if reason.is_of_output_port() { (None, Some(name.clone())) } else { (Some(name.clone()), None) };
             rows.push(DropRow { in_port, out_port, rule, ..row(rest, reason) });
         }
     }
@@ -152,16 +152,31 @@ fn of_devices(bridge: &Bridge) -> Vec<DropRow> {
                 ..DropRow::default()
             });
         }
-        rows.extend(device.tx_drops().iter().map(|(reason, packets)| DropRow {
-            packets,
-            stage: "transmit".into(),
-            reason: reason.name().into(),
-            meaning: reason.describe().into(),
-            out_port: Some(info.name.clone()),
-            ..DropRow::default()
-        }));
+        let of_queue = |drops: TxDrops, queue: Option<u32>| {
+            drops
+                .iter()
+                .map(|(reason, packets)| of_transmission(&info.name, queue, reason, packets))
+                .collect::<Vec<_>>()
+        };
+        match device.tx_queue_drops() {
+            queues if queues.is_empty() => rows.extend(of_queue(device.tx_drops(), None)),
+            queues => rows.extend((0..).zip(queues).flat_map(|(queue, drops)| of_queue(drops, Some(queue)))),
+        }
     }
     rows
+}
+
+/// A row of what a transmit queue of a port did not take.
+fn of_transmission(port: &str, queue: Option<u32>, reason: TxDrop, packets: u64) -> DropRow {
+    DropRow {
+        packets,
+        stage: "transmit".into(),
+        reason: reason.name().into(),
+        meaning: reason.describe().into(),
+        out_port: Some(port.to_owned()),
+        queue,
+        ..DropRow::default()
+    }
 }
 
 fn port_names(context: &Context) -> HashMap<PortNo, String> {
@@ -175,8 +190,6 @@ fn name_of(names: &HashMap<PortNo, String>, port: PortNo) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ports::drop::TxDrop;
-
     use super::*;
 
     #[test]
