@@ -54,6 +54,8 @@ pub use slowpath::decision::Decision;
 pub use slowpath::drop_sites::{DropSite, TableDrop, TableDropRule};
 pub use slowpath::requests::{Done, FlowRequest};
 
+pub use slowpath::verify_report::{Disagreement, NotComparable, VerifyReport, Wrong};
+
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use model::hidden::{InBand, Remote};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};

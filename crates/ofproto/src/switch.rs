@@ -45,8 +45,9 @@ use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::requests::FlowRequests;
 use crate::slowpath::revalidators::Helpers;
 use crate::slowpath::trace_log::TraceLog;
+use crate::slowpath::verify_report::Verification;
 use crate::slowpath::waiting::Waiting;
-use crate::table::Rule;
+use crate::table::{LookUp, Rule};
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
 use crate::xlate::{self, Input, Interners, Translation, translate, tunnel_metadata};
@@ -88,6 +89,14 @@ impl Default for SwitchSettings {
 /// Bytes that the bundles of all connections can hold together.
 const MAX_BUNDLE_BYTES: usize = 256 << 20;
 
+/// How a key of the datapath is translated: the fields of [`Input`] that differ.
+struct Wanted<'a> {
+    learning: Option<&'a MacBatch>,
+    now: Time,
+    bytes: Option<u64>,
+    look_up: LookUp,
+}
+
 type Subscription = (BridgeId, Arc<dyn Subscriber>);
 
 /// A rule that was removed.
@@ -125,6 +134,8 @@ pub struct Switch {
     pub(crate) adding_tunnel: Mutex<()>,
     /// Records of flows that were translated lately.
     pub(crate) records: SharedRecords,
+    /// What verification of the caches has found.
+    pub(crate) verification: Verification,
     /// Pipelines that wait for a controller.
     pub(crate) paused: Paused,
     pub(crate) statistics: Mutex<StatisticsRounds>,
@@ -178,6 +189,7 @@ impl Switch {
             trace_log: TraceLog::default(),
             adding_tunnel: Mutex::default(),
             records: SharedRecords::default(),
+            verification: Verification::default(),
             paused: Paused::default(),
             statistics: Mutex::default(),
             revalidation: Mutex::default(),
@@ -309,7 +321,8 @@ impl Switch {
     }
 
     fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
-        Input { key, bridge, frozen, packet_out: None, learning: None, now: self.clock.now(), bytes: None }
+        let (learning, now) = (None, self.clock.now());
+        Input { key, bridge, frozen, packet_out: None, learning, now, bytes: None, look_up: LookUp::Classifier }
     }
 
     /// Translates the key of a datapath flow, or of a miss whose batch learns. `None` where its port is not of any bridge.
@@ -320,7 +333,7 @@ impl Switch {
         learning: Option<&MacBatch>,
         now: Time,
     ) -> Option<Translation> {
-        self.translate_sized(forwarding, key, learning, now, None)
+        self.translate_as(forwarding, key, Wanted { learning, now, bytes: None, look_up: LookUp::Classifier })
     }
 
     /// The same for one packet, of which it may tell how long it is.
@@ -332,6 +345,22 @@ impl Switch {
         now: Time,
         bytes: Option<u64>,
     ) -> Option<Translation> {
+        self.translate_as(forwarding, key, Wanted { learning, now, bytes, look_up: LookUp::Classifier })
+    }
+
+    /// The same without the tables' classifiers, which the translation shares with no one then: see [`LookUp::Scan`].
+    pub(crate) fn translate_by_scan(
+        &self,
+        forwarding: &Forwarding,
+        key: &Key,
+        now: Time,
+        most: usize,
+    ) -> Option<Translation> {
+        self.translate_as(forwarding, key, Wanted { learning: None, now, bytes: None, look_up: LookUp::scan(most) })
+    }
+
+    fn translate_as(&self, forwarding: &Forwarding, key: &Key, wanted: Wanted<'_>) -> Option<Translation> {
+        let Wanted { learning, now, bytes, look_up } = wanted;
         let dp_port = PortNo(key.common().in_port.get());
         let recirc = key.common().recirc_id.get();
         let frozen = if recirc == 0 { None } else { Some(self.interners.frozen.get(recirc)?) };
@@ -350,7 +379,8 @@ impl Switch {
             (None, Some(frozen)) => frozen.bridge,
             (None, None) => return None,
         };
-        let input = Input { key: &flow, bridge, frozen: frozen.as_deref(), packet_out: None, learning, now, bytes };
+        let (frozen_at, packet_out) = (frozen.as_deref(), None);
+        let input = Input { key: &flow, bridge, frozen: frozen_at, packet_out, learning, now, bytes, look_up };
         let may_have_options = forwarding.tunnels.carrier(dp_port).is_none_or(|carrier| carrier.has_options());
         let mut out = tunnel_metadata::translate_with_options(forwarding, &self.interners, &input, may_have_options);
         if let Some(frozen) = frozen {

@@ -17,6 +17,9 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// Takes none.
+    pub const NONE: Sampling = Sampling { stride: 0 };
+
     /// Takes `probability` of `u32::MAX` packets.
     pub fn new(probability: u32) -> Sampling {
         let p = f64::from(probability) / f64::from(u32::MAX);

@@ -99,9 +99,9 @@ impl HiddenFlows {
         self.rules.is_empty()
     }
 
-    /// Looks one up, as [`Classifier::lookup`] does.
-    pub fn lookup(&self, key: &Key, wc: &mut Mask) -> Option<&Arc<Rule>> {
-        if self.is_empty() { None } else { self.rules.lookup(key, wc) }
+    /// They, if there are any: they are looked up before table 0.
+    pub fn rules(&self) -> Option<&Classifier<Rule>> {
+        (!self.is_empty()).then_some(&self.rules)
     }
 
     /// Whether a packet is for the LOCAL port whatever becomes of it otherwise: it may bring that port its address.

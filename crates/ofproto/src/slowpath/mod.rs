@@ -23,6 +23,10 @@
 //! | `intern` | Numbers for values that travel through the datapath |
 //! | `neighbour_waits` | The packets that wait for neighbours below tunnels |
 //! | `neighbours` | Packets that wait for the addresses of neighbours below tunnels, and frames that tell these |
+//! | `verify` | Verifies what the datapath's caches did with some packets |
+//! | `verify_describe` | A disagreement in words |
+//! | `verify_effect` | What actions do to one packet |
+//! | `verify_report` | What that has found |
 //! | `paused` | Pipelines that wait for a controller |
 
 mod change_set;
@@ -48,5 +52,9 @@ pub(crate) mod round;
 mod samples;
 pub(crate) mod trace_log;
 mod upcall;
+mod verify;
+mod verify_describe;
+mod verify_effect;
+pub(crate) mod verify_report;
 pub(crate) mod waiting;
 pub(crate) mod ways;

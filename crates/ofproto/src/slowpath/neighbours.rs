@@ -21,6 +21,7 @@ use crate::model::forwarding::BridgeId;
 use crate::model::underlay::Question;
 use crate::slowpath::neighbour_waits::Waits;
 use crate::switch::Switch;
+use crate::table::LookUp;
 use crate::xlate::Input;
 
 impl Switch {
@@ -161,7 +162,16 @@ impl Switch {
         let (bridge, now) = (question.bridge, self.clock.now());
         self.execute(
             packet,
-            &Input { key: &key, bridge, frozen: None, packet_out: Some(&actions), learning: None, now, bytes: None },
+            &Input {
+                key: &key,
+                bridge,
+                frozen: None,
+                packet_out: Some(&actions),
+                learning: None,
+                now,
+                bytes: None,
+                look_up: LookUp::Classifier,
+            },
         );
     }
 }

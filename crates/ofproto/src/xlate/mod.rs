@@ -105,7 +105,7 @@ use crate::model::underlay::Question;
 use crate::slowpath::drop_sites::Dropped;
 use crate::slowpath::intern::Interner;
 use crate::slowpath::record::{FlowRecord, Parts};
-use crate::table::Rule;
+use crate::table::{LookUp, Rule};
 
 /// Numbers that travel through the datapath.
 #[derive(Default)]
@@ -131,6 +131,8 @@ pub(crate) struct Input<'a> {
     pub now: Time,
     /// How long the packet is, where it is translated for itself.
     pub bytes: Option<u64>,
+    /// How rules are found.
+    pub look_up: LookUp,
 }
 
 /// Why a translation gave up. The packet is dropped. The words are those of `ofproto/trace`.
@@ -195,6 +197,8 @@ pub(crate) struct Translation {
     pub too_long: bool,
     /// Steps that it has taken, and what takes as long.
     pub work: usize,
+    /// It is not defined which rules it goes by: see [`LookUp::is_ambiguous`].
+    pub is_ambiguous: bool,
 }
 
 /// Translates.
@@ -255,6 +259,7 @@ pub(crate) fn translate(
         hashing: None,
         frozen_steps: Vec::new(),
         bytes: input.bytes,
+        look_up: input.look_up,
         length: known_length::KnownLength::UNKNOWN,
         destinations: sample::Destinations::default(),
         priority: input.key.common().skb_priority.get(),
@@ -287,6 +292,7 @@ pub(crate) fn refused(forwarding: &Forwarding, input: &Input<'_>, error: XlateEr
         slow: false,
         too_long: false,
         work: 0,
+        is_ambiguous: false,
     }
 }
 
@@ -376,6 +382,8 @@ struct Ctx<'a, 's> {
     frozen_steps: Vec<FrozenStep>,
     /// How long the packet is, where it is translated for itself.
     bytes: Option<u64>,
+    /// How rules are found.
+    look_up: LookUp,
     /// What is known about the length of the datapath's packet.
     length: known_length::KnownLength,
     /// Where it goes, for its samples.
@@ -483,6 +491,7 @@ impl<'a> Ctx<'a, '_> {
             slow: self.slow,
             too_long: self.too_long,
             work: self.usage.work(),
+            is_ambiguous: self.look_up.is_ambiguous(),
         }
     }
 
@@ -615,8 +624,9 @@ impl<'a> Ctx<'a, '_> {
             // What matches the type of an Ethernet frame matches no packet without Ethernet: that has a packet type instead.
             common.dl_type = 0.into();
         }
-        let hidden = if self.table == 0 { bridge.hidden.lookup(&self.flow, &mut self.wc) } else { None };
-        let rule = hidden.or_else(|| table.rules.lookup(&self.flow, &mut self.wc));
+        let hidden_rules = bridge.hidden.rules().filter(|_| self.table == 0);
+        let hidden = hidden_rules.and_then(|rules| self.look_up.find(rules, &self.flow, &mut self.wc));
+        let rule = hidden.or_else(|| self.look_up.find(&table.rules, &self.flow, &mut self.wc));
         let overwritten = self.overwritten();
         if self.copies.are_looked_at(&self.wc) {
             self.keep_copies();

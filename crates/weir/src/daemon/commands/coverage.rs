@@ -120,6 +120,12 @@ fn read(context: &Context) -> Vec<(&'static str, u64)> {
         ("ofproto_controller_overflow", context.engine.switch.overflown_connections()),
         ("mac_learning_revalidated", context.engine.switch.mac_revalidations()),
     ]);
+    let verified = context.engine.switch.verify_report();
+    counters.extend([
+        ("verify_checked", verified.checked()),
+        ("verify_disagreement", verified.disagreements),
+        ("verify_lost", verified.lost),
+    ]);
     let conntrack = context.engine.datapath.conntrack();
     let counts = conntrack.tracker.table.counts();
     counters.extend([

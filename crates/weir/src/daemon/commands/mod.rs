@@ -24,6 +24,7 @@
 //! - `tap`: `weir/tap`
 //! - `time`: `time/stop`, `time/warp`
 //! - `trace`: `ofproto/trace...`
+//! - `verify`: `weir/verify`
 //! - `vlog`: `vlog/...`
 //! - `waiting`: the commands until the first configuration has come
 
@@ -87,6 +88,7 @@ mod stats;
 mod tap;
 mod time;
 mod trace;
+mod verify;
 mod vlog;
 pub mod waiting;
 
@@ -174,6 +176,9 @@ static COMMANDS: &[Command<Context>] = commands! {
     "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
     "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
     "weir/drops" "" (0, 0) pieces!(drops::report), "Which packets were dropped where, and why, as JSON.";
+
+    "weir/verify" "" (0, 0) now!(verify::show),
+        "How many packets were verified (other_config:verify-sampling), and where caches and tables disagree.";
 
     "weir/tap" "[--drops] [--rx|--tx|--both] [--count=N] [--snaplen=N] [--rate=N] [--format=text|json|pcapng] [--port=PORT]... \
                 [--filter=FILTER] [--check] [PORT]... [FILTER]" (0, usize::MAX) tap::start,
