@@ -1,0 +1,7 @@
+//! Spanning trees in simulated networks, with both protocols.
+
+mod capture;
+mod network;
+mod random;
+mod rapid;
+mod topologies;
