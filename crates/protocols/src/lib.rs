@@ -9,6 +9,8 @@
 //! Every protocol is a state machine that does no I/O, starts no thread and reads no clock: whoever drives it passes frames and
 //! times in (`receive`, `run`), takes out what is to be sent and what has changed, and calls again at `next_wakeup` at the latest.
 
+#[cfg(test)]
+pub mod mcast;
 pub mod options;
 pub mod rstp;
 pub mod stp;
