@@ -171,7 +171,8 @@ impl Session {
         let mut diff = Diff { bridge: asked.bridge.clone(), rules, ..Diff::default() };
         let mut seen = self.look(&what_if, &mut diff)?;
         self.measure(&mut seen)?;
-        diff.changed_pps = seen.iter().filter(|flow| flow.is_decided).map(|flow| flow.rate).sum();
+        // From zero, as the sum of none is -0.
+        diff.changed_pps = seen.iter().filter(|flow| flow.is_decided).fold(0.0, |sum, flow| sum + flow.rate);
         seen.sort_by_key(|flow| (Reverse(flow.is_decided), Reverse(flow.rate.to_bits()), flow.id));
         diff.not_listed = seen.len().saturating_sub(asked.most);
         seen.truncate(asked.most);
