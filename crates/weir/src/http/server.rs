@@ -134,8 +134,11 @@ impl Server {
 /// A listening socket.
 enum Listener {
     Tcp(TcpListener),
-    /// With its file, which goes with it.
-    Unix(UnixListener, #[allow(dead_code)] SocketFile),
+    Unix {
+        listener: UnixListener,
+        /// Goes with it.
+        _file: SocketFile,
+    },
 }
 
 /// What a peer is reached by.
@@ -147,8 +150,8 @@ impl Listener {
         match address {
             HttpAddress::Tcp(address) => Ok(Listener::Tcp(TcpListener::bind(address).await?)),
             HttpAddress::Unix(path) => {
-                let (listener, file) = bind_unix(&rundir.join(path))?;
-                Ok(Listener::Unix(listener, file))
+                let (listener, _file) = bind_unix(&rundir.join(path))?;
+                Ok(Listener::Unix { listener, _file })
             }
         }
     }
@@ -161,7 +164,7 @@ impl Listener {
                 let _ = stream.set_nodelay(true);
                 Ok(Box::pin(stream))
             }
-            Listener::Unix(listener, _) => Ok(Box::pin(listener.accept().await?.0)),
+            Listener::Unix { listener, .. } => Ok(Box::pin(listener.accept().await?.0)),
         }
     }
 }
