@@ -238,20 +238,20 @@ def test_controllers_see_and_give_fields(ovs):
         monitor = subprocess.Popen(["ovs-ofctl", "-O", "OpenFlow15", "monitor", "br0", "65534"], env=ovs.env, stdout=out,
                                    stderr=out, stdin=subprocess.DEVNULL)
     try:
-        send = lambda fields: ovs.ofctl("packet-out", "br0", f"in_port=2,{fields} packet=0001020304050010203040503333 actions=table",
-                                        version=15)
+        def send(fields, eth_type="3333"):
+            ovs.ofctl("packet-out", "br0", f"in_port=2,{fields} packet=000102030405001020304050{eth_type} actions=table", version=15)
 
         def seen():
             send("tun_metadata2=0x22,tun_metadata3=0x11")
             return "PACKET_IN" in log.read_text()
 
         until(seen, what="a packet-in")
-        text = log.read_text()
-        assert "total_len=14 tun_metadata2=0x22,tun_metadata3=0x11,in_port=2 (via" in text
-        before = text.count("PACKET_IN")
-        send("tun_metadata3=0x12")
-        send("tun_metadata9=0x11")
-        assert log.read_text().count("PACKET_IN") == before
+        assert "total_len=14 tun_metadata2=0x22,tun_metadata3=0x11,in_port=2 (via" in log.read_text()
+        send("tun_metadata3=0x12", eth_type="4444")
+        send("tun_metadata9=0x11", eth_type="4444")
+        send("tun_metadata3=0x11", eth_type="5555")
+        until(lambda: "dl_type=0x5555" in log.read_text(), what="the last packet-in")
+        assert "dl_type=0x4444" not in log.read_text()
     finally:
         monitor.kill()
         monitor.wait()
