@@ -11,6 +11,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 # Seconds for each fuzz target within `make test`.
 FUZZ_SECONDS ?= 10
+# Functional tests at once, each in a network of its own (tests/lib/separate.py): many wait more than they compute.
+PYTEST_PROCESSES ?= 2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: all build demo test lint unit fuzz functional nightly bench clean install uninstall
@@ -47,7 +49,7 @@ fuzz:
 
 functional:
 	$(CARGO) build --release --locked --bin weir
-	WEIR=$(abspath $(TARGET))/release/weir .venv/bin/pytest tests $(PYTEST_ARGS)
+	WEIR=$(abspath $(TARGET))/release/weir .venv/bin/pytest tests -n $(PYTEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 nightly:
 	@scripts/setup.sh nightly

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from lib import separate  # noqa: E402
 from lib.daemon import ROOT, WEIR, Ovs, Weir  # noqa: E402, F401
 from lib.net import Net  # noqa: E402
 from lib.tunnel import Lab  # noqa: E402
@@ -25,6 +26,16 @@ from lib.wait import until  # noqa: E402, F401
 # Who runs the tests in the background ignores these, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        separate.enter_own_network()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    separate.group(items)
 
 
 def close_all(started):

@@ -48,6 +48,11 @@ class Collector:
         text = run("nfdump", "-R", self.flows, "-o", "csv").stdout
         return list(csv.DictReader(io.StringIO(text.partition("Summary")[0])))
 
+    def keep(self):
+        """A copy that outlives the test, for who looks why it failed."""
+        copy = shutil.copy(self.file, Path(tempfile.gettempdir()) / f"weir-{self.dir.name}.pcap")
+        return f"{copy}, read with {self.ports}"
+
     def stop(self):
         if self.proc.poll() is None:
             self.proc.terminate()

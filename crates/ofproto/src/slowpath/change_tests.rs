@@ -15,7 +15,7 @@ use packet::{Clock, Field, Key, Mask, Packet};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::reference::tests::Bed;
+use crate::reference::tests::{Bed, all_flows};
 use crate::switch::SwitchSettings;
 
 const ADDRESSES: [u32; 4] = [0x0a00_0001, 0x0a00_0002, 0x0a01_0001, 0x0b00_0001];
@@ -408,6 +408,21 @@ fn packets_of_one_batch_that_teach_flows_get_theirs() {
     assert_eq!(bed.datapath.flow_count(), 20);
     bed.bridge.barrier();
     assert_eq!(bed.datapath.flow_count(), 20, "they are up to date");
+}
+
+#[test]
+fn a_flow_that_one_packet_learns_twice_counts_once_for_a_limit() {
+    let bed = Bed::new(2);
+    let rule = "actions=learn(table=1,priority=9),learn(table=1,priority=9,load:1->NXM_NX_REG0[]),learn(table=1,limit=2,NXM_OF_ETH_SRC[])";
+    bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, rule, &NoNames).unwrap()).unwrap();
+    for source in 1..4 {
+        assert!(bed.devices[0].inject(&build::ethernet([2; 6], [2, 0, 0, 0, 0, source], &[], 0x1234, &[0; 46])));
+        bed.poll();
+    }
+    let flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+    let mut learnt: Vec<u128> = flows.iter().map(|flow| flow.matching.get(Field::DlSrc).0).collect();
+    learnt.sort_unstable();
+    assert_eq!(learnt, [0, 0, 0x0200_0000_0001], "the rule, what matches all, and the first of those with a limit");
 }
 
 #[test]

@@ -197,7 +197,7 @@ proptest! {
             let changed: Vec<_> = members.iter().copied().filter(|&n| before[n] != after[n]).collect();
             match verdict {
                 FlowVerdict::Undecided => {}
-                FlowVerdict::Unchanged => prop_assert_eq!(changed, vec![]),
+                FlowVerdict::Unchanged => prop_assert_eq!(changed, Vec::<usize>::new()),
                 FlowVerdict::Changed(difference) => {
                     prop_assert!(!changed.is_empty());
                     // Exactly those that it names, and maybe more.

@@ -1,5 +1,7 @@
 //! The learn action: a packet makes a flow.
 
+use std::collections::HashSet;
+
 use openflow::action::{Learn, LearnDst, LearnSrc};
 use openflow::{
     Action, AnyField, Bits, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId, TunValue,
@@ -44,8 +46,9 @@ impl LearntFlow {
             == (other.bridge, other.change.table, other.change.new_cookie)
     }
 
-    fn is_same_flow(&self, other: &LearntFlow) -> bool {
-        self.change.priority == other.change.priority && self.change.matching == other.change.matching
+    /// What is different for different flows of a table.
+    fn identity(&self) -> (u16, &Match) {
+        (self.change.priority, &self.change.matching)
     }
 }
 
@@ -110,8 +113,9 @@ impl Ctx<'_, '_> {
         if flow.new && flow.limit > 0 {
             // Flows that this very packet learns count, too; one that it learns twice counts once.
             let before = || self.learnt.iter().filter(|other| other.shares_limit(&flow));
-            let again = before().any(|other| other.is_same_flow(&flow));
-            if !again && !flow.is_within_limit(self.bridge, before().filter(|other| other.new).count() as u32) {
+            let again = before().any(|other| other.identity() == flow.identity());
+            let new: HashSet<_> = before().filter(|other| other.new).map(LearntFlow::identity).collect();
+            if !again && !flow.is_within_limit(self.bridge, new.len() as u32) {
                 self.detail(|| "learn limit reached".into());
                 return false;
             }
