@@ -67,6 +67,7 @@ reasons! {
     Receive {
         InPortDown "in_port_down" "The input port is administratively down, or does not receive.";
         IngressFilter "ingress_filter" "The input port's ingress filter refuses the packet.";
+        IngressPolicer "ingress_policer" "The input port receives more than its policer lets pass.";
     }
     SlowPath {
         UpcallQueueFull "upcall_queue_full" "The slow path is behind, and the port's share of its queue is used up.";
@@ -111,5 +112,6 @@ reasons! {
         NoSuchPort "no_such_port" "The flow sends to a port that has gone, or that never was, or where packets come out of tunnels.";
         PortDown "port_down" "The output port is administratively down, or is not to be sent to.";
         TooBig "too_big" "Longer than the output port's MTU and not to be segmented.";
+        EgressPolicer "egress_policer" "The output port is sent more than its policer lets pass.";
     }
 }

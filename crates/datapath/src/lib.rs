@@ -14,6 +14,7 @@
 //! | [`stats`] | Statistics of workers, ports and flows |
 //! | [`mod@drop`] | Reasons to drop a packet, listed by stage |
 //! | [`account`] | The sum of all packets: received, made, sent, dropped |
+//! | [`meter`], [`policer`] | Limits of rates: of what flows send to a meter, and of what a port receives and sends |
 //! | [`text`] | The text form of datapath flows, as `dpctl/dump-flows` has it |
 //! | `worker` | A worker: its turn, mailbox, receive queues, fairness and idle policy |
 //! | [`pipeline`] | The stages of a packet's way through a worker, and the metadata of a batch |
@@ -28,6 +29,7 @@
 pub mod account;
 pub mod action;
 mod actions;
+mod bucket;
 pub mod classify;
 pub mod config;
 pub mod conntrack;
@@ -37,6 +39,7 @@ pub mod drop;
 pub mod error;
 pub mod meter;
 pub mod pipeline;
+pub mod policer;
 mod port_no;
 mod slowpath;
 pub mod stats;
@@ -62,6 +65,7 @@ pub use datapath::{Datapath, Tap};
 pub use drop::{DropReason, DropStage};
 pub use error::Error;
 pub use meter::Meter;
+pub use policer::{Policer, PolicerLimits, RateLimit};
 pub use stats::{Drops, RxAssignment, Stats, Usage, WorkerStats};
 pub use topology::Topology;
 pub use upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, Given, Miss, RemovedFlow, Upcall, Verdict};

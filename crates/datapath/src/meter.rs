@@ -1,12 +1,7 @@
 //! Meters: limits of rates, shared by all workers without a lock.
 //!
-//! A band is a bucket of tokens, kept as one number: the time at which the bucket will be full again, if nothing is
-//! taken from it any more (the virtual scheduling form of the generic cell rate algorithm, ITU-T I.371). A packet takes as
-//! much time as its tokens need to flow in. It conforms if the bucket is full again no later than the burst allows. So a
-//! worker takes tokens by one compare-and-swap for a batch, and nothing has to be refilled.
-//!
-//! Times are in 1/256 ns, so that the tokens of a small packet are counted to 0.1 % at 100 Gb/s. They are compared by their
-//! difference, since they wrap within three years.
+//! A band is a bucket of tokens ([`Bucket`]). A worker takes tokens by one compare-and-swap for a batch, and nothing has to be
+//! refilled.
 //!
 //! A configuration that changes is written beside the present one, which workers use until then. A worker that two
 //! changes overtake while it judges a batch may judge that one by values of both.
@@ -18,17 +13,12 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use packet::{Packet, Time};
 use parking_lot::Mutex;
 
+use crate::bucket::{Bucket, SECOND};
+
 /// Most bands of a meter.
 pub const MAX_BANDS: usize = 8;
 /// Most meters.
 pub const MAX_METERS: u32 = 1 << 18;
-
-/// 1/256 ns in a second.
-const SECOND: u64 = 256 * 1_000_000_000;
-/// The longest burst: a hundred days at its band's rate.
-const LONGEST: u64 = 1 << 61;
-/// By how much the clocks of workers may differ, which is one turn.
-const SKEW: u64 = 10 * SECOND;
 
 /// What a meter counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,10 +109,7 @@ struct Band {
     rate: AtomicU32,
     /// By how much a packet is raised, plus one; zero: it is dropped.
     remark: AtomicU32,
-    /// How long the bucket takes to be filled.
-    burst: AtomicU64,
-    /// When it is full.
-    full_at: AtomicU64,
+    bucket: Bucket,
     packets: AtomicU64,
     bytes: AtomicU64,
 }
@@ -228,13 +215,10 @@ impl Meter {
 
     /// What it has counted.
     pub fn counters(&self, now: Time) -> MeterCounters {
-        let of_band = |band: &Band| {
-            let (full_at, burst) = (band.full_at.load(Ordering::Relaxed), band.burst.load(Ordering::Relaxed));
-            BandCounters {
-                packets: band.packets.load(Ordering::Relaxed),
-                bytes: band.bytes.load(Ordering::Relaxed),
-                full_in: ahead(full_at, ticks(now), burst).div_ceil(256),
-            }
+        let of_band = |band: &Band| BandCounters {
+            packets: band.packets.load(Ordering::Relaxed),
+            bytes: band.bytes.load(Ordering::Relaxed),
+            full_in: band.bucket.full_in(now),
         };
         MeterCounters {
             packets: self.packets.load(Ordering::Relaxed),
@@ -248,10 +232,9 @@ impl Meter {
         self.packets.store(counters.packets, Ordering::Relaxed);
         self.bytes.store(counters.bytes, Ordering::Relaxed);
         for (band, counters) in self.slot().bands().iter().zip(&counters.bands) {
-            let full_in = counters.full_in.saturating_mul(256).min(band.burst.load(Ordering::Relaxed));
             band.packets.store(counters.packets, Ordering::Relaxed);
             band.bytes.store(counters.bytes, Ordering::Relaxed);
-            band.full_at.store(ticks(now).wrapping_add(full_in), Ordering::Relaxed);
+            band.bucket.set_full_in(counters.full_in, now);
         }
     }
 
@@ -316,15 +299,13 @@ impl Slot {
         self.by_packets.store(u8::from(unit == MeterUnit::Packets), Ordering::Relaxed);
         for (band, &MeterBand { rate, burst, kind }) in self.bands.iter().zip(bands) {
             let burst = if burst == 0 { rate } else { burst };
-            let filled_in = u128::from(burst) * u128::from(SECOND) / u128::from(rate.max(1));
             let remark = match kind {
                 MeterBandKind::Drop => 0,
                 MeterBandKind::Remark(levels) => 1 + u32::from(levels),
             };
             band.rate.store(rate, Ordering::Relaxed);
             band.remark.store(remark, Ordering::Relaxed);
-            band.burst.store(filled_in.min(LONGEST.into()) as u64, Ordering::Relaxed);
-            band.full_at.store(ticks(now), Ordering::Relaxed);
+            band.bucket.fill(burst.into(), rate.into(), now);
             band.packets.store(0, Ordering::Relaxed);
             band.bytes.store(0, Ordering::Relaxed);
         }
@@ -336,52 +317,16 @@ impl Band {
     /// Takes the tokens of those packets that conform. Returns the bits of the others. `volume` is that of all packets.
     #[inline]
     fn take(&self, packets: &[Packet], by_packets: bool, volume: u64, now: Time) -> u32 {
-        let (rate, burst) = (u64::from(self.rate.load(Ordering::Relaxed)), self.burst.load(Ordering::Relaxed));
+        let rate = u64::from(self.rate.load(Ordering::Relaxed));
         if rate == 0 {
             return (1u64 << packets.len()).wrapping_sub(1) as u32;
         }
         // A byte is 8/1000 of a kilobit.
         let unit = if by_packets { SECOND } else { SECOND / 125 };
         let time_of = |volume: u64| volume * unit / rate;
-        let (all, now) = (time_of(volume), ticks(now));
-        let mut full_at = self.full_at.load(Ordering::Relaxed);
-        loop {
-            let before = ahead(full_at, now, burst);
-            let (mut after, mut exceeded) = (before, 0);
-            if before + all <= burst {
-                after += all;
-            } else {
-                for (at, packet) in packets.iter().enumerate() {
-                    let needed = time_of(if by_packets { 1 } else { packet.len() as u64 });
-                    if after + needed <= burst {
-                        after += needed;
-                    } else {
-                        exceeded |= 1 << at;
-                    }
-                }
-            }
-            if after == before {
-                return exceeded;
-            }
-            let next = now.wrapping_add(after);
-            match self.full_at.compare_exchange_weak(full_at, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return exceeded,
-                Err(other) => full_at = other,
-            }
-        }
+        let needed = |packet: &Packet| time_of(if by_packets { 1 } else { packet.len() as u64 });
+        self.bucket.take(packets, time_of(volume), needed, u64::MAX, now)
     }
-}
-
-/// A point in time in 1/256 ns.
-fn ticks(time: Time) -> u64 {
-    time.0.wrapping_mul(256)
-}
-
-/// How far a time is ahead of now. Zero if it has passed. No bucket is full later than its burst from now: what seems to be
-/// has passed so long ago that it has wrapped.
-fn ahead(time: u64, now: u64, burst: u64) -> u64 {
-    let ahead = time.wrapping_sub(now);
-    if ahead > burst + SKEW { 0 } else { ahead }
 }
 
 /// The DSCP in a traffic class, after its drop precedence was raised: of a class of assured forwarding (RFC 2597) up to 3;

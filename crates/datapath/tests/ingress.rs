@@ -28,7 +28,7 @@ fn what_a_filter_refuses_is_never_classified() {
         p[1].1.take().iter().map(|frame| frame[29]).collect::<Vec<u8>>()
     };
     assert_eq!(send(0..4), [0, 1, 2, 3]);
-    dp.set_ingress(p[0].0, |_| Some(Box::new(Ingress { filter: Some(Box::new(Even)) }))).unwrap();
+    dp.set_ingress(p[0].0, |_| Some(Box::new(Ingress { filter: Some(Box::new(Even)), ..Ingress::default() }))).unwrap();
     assert_eq!(send(0..32), (0..32).step_by(2).collect::<Vec<u8>>());
     assert_eq!(send(5..6), [0; 0], "the whole batch");
     let stats = dp.stats();
@@ -48,7 +48,7 @@ fn queues_that_come_into_being_have_their_stages_before_they_receive() {
     let (dp, _, p) = by_hand(Config::default(), 1);
     dp.set_ingress_source(Arc::new(|port, queue| {
         assert_eq!(queue, 0);
-        (port.name() == "filtered").then(|| Box::new(Ingress { filter: Some(Box::new(Even)) }))
+        (port.name() == "filtered").then(|| Box::new(Ingress { filter: Some(Box::new(Even)), ..Ingress::default() }))
     }));
     let [filtered, other] = ["filtered", "other"].map(|name| {
         let port = MemPort::new(name);

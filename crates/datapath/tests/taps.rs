@@ -96,7 +96,8 @@ fn each_drop_is_shown_once_with_its_reason() {
     assert_eq!(dropped(5, 1), [(p[0].0, Event::Dropped(DropReason::TtlExceeded), later)]);
     assert_eq!(dropped(6, 1), [(p[0].0, Event::Dropped(DropReason::NoSuchPort), missing)]);
     assert_eq!(dropped(77, 1), [(p[0].0, Event::Received(Some(DropReason::UpcallError)), None)]);
-    dp.set_ingress(p[0].0, |_| Some(Box::new(Ingress { filter: Some(Box::new(RefuseAll)) }))).unwrap();
+    dp.set_ingress(p[0].0, |_| Some(Box::new(Ingress { filter: Some(Box::new(RefuseAll)), ..Ingress::default() })))
+        .unwrap();
     assert_eq!(dropped(1, 2), [(p[0].0, Event::Received(Some(DropReason::IngressFilter)), None); 2]);
     p[0].1.up.store(false, Ordering::Relaxed);
     dp.refresh_port(p[0].0).unwrap();

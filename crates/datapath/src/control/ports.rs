@@ -11,7 +11,7 @@ use crate::classify::table::stages::MAX_PORTS;
 use crate::control::load_history::LoadHistory;
 use crate::control::scheduler::{Assignment, EligibleWorker, QueueLoad};
 use crate::error::Error;
-use crate::pipeline::ingress::IngressSource;
+use crate::pipeline::ingress::{IngressSource, with_policer};
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::pipeline::steering::Steered;
 use crate::stats::{Drops, RxAssignment};
@@ -124,7 +124,8 @@ impl PortTable {
             let assignment = Assignment { worker, pinned: false };
             port.rx.push(ManagedRxQueue { assignment, cycles: cycles.clone(), load: LoadHistory::default() });
             let mut rx = Rx::new(dp_port, index, queue, cycles);
-            rx.ingress = self.ingress_source.as_ref().and_then(|make| make(&*dp_port.port, index));
+            let stages = self.ingress_source.as_ref().and_then(|make| make(&*dp_port.port, index));
+            rx.ingress = with_policer(stages, dp_port.policers().ingress);
             added.entry(worker).or_default().push(rx);
         }
         added

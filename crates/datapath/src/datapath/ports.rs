@@ -6,9 +6,11 @@ use ports::{Port, RxQueue};
 
 use crate::action::PortNo;
 use crate::datapath::Datapath;
+use crate::drop::DropReason;
 use crate::error::Error;
 use crate::pipeline::ingress::{Ingress, IngressSource};
-use crate::pipeline::port::DpPort;
+use crate::pipeline::port::{DpPort, Policers};
+use crate::policer::{Policer, PolicerLimits};
 use crate::stats::RxAssignment;
 use crate::upcall::RemovedFlow;
 use crate::worker::mailbox::{Command, GivenBack};
@@ -117,6 +119,38 @@ impl Datapath {
     pub fn set_ingress_source(&self, source: IngressSource) {
         let _one_change_at_a_time = self.control.lock();
         self.ports.lock().set_ingress_source(source);
+    }
+
+    /// Limits what a port receives, and what is sent to it; buckets are full at first. Limits that are as before stay as they are. When
+    /// this returns, each worker has them before its next turn. Not to be called from an upcall.
+    pub fn set_policers(&self, port: PortNo, ingress: PolicerLimits, egress: PolicerLimits) -> Result<(), Error> {
+        let mut control = self.control.lock();
+        let dp_port = self.ports.lock().get(port).cloned().ok_or(Error::NoSuchPort(port))?;
+        let (before, now) = (dp_port.policers(), self.now());
+        let made = |before: Option<Arc<Policer>>, limits: PolicerLimits| match before {
+            Some(same) if *same.limits() == limits => Some(same),
+            _ => (!limits.is_empty()).then(|| Arc::new(Policer::new(limits, now))),
+        };
+        let policers = Policers { ingress: made(before.ingress, ingress), egress: made(before.egress, egress) };
+        dp_port.set_policers(policers.clone());
+        control.tell(|| Command::SetPolicers { port, policers: policers.clone() });
+        control.serve();
+        Ok(())
+    }
+
+    /// The policers of a port; none of a port that is not there.
+    pub fn policers(&self, port: PortNo) -> Policers {
+        self.ports.lock().get(port).map(|port| port.policers()).unwrap_or_default()
+    }
+
+    /// What the policers of a port have dropped since it was added: of what it received, and of what was sent to it. `None` where it
+    /// has none.
+    pub fn policer_drops(&self, port: PortNo) -> Option<[u64; 2]> {
+        let dp_port = self.ports.lock().get(port).cloned()?;
+        let Policers { ingress, egress } = dp_port.policers();
+        ingress.or(egress)?;
+        let drops = dp_port.read_drops();
+        Some([DropReason::IngressPolicer, DropReason::EgressPolicer].map(|reason| drops.0[reason as usize]))
     }
 
     /// Takes a port away. When this returns, no worker uses it: its queues are closed, packets that

@@ -10,6 +10,7 @@ use ports::{Port, TxQueue};
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
+use crate::policer::Policer;
 use crate::stats::Drops;
 use crate::sync::counters::DropCounters;
 
@@ -29,6 +30,17 @@ pub struct DpPort {
     takes_tunnels: AtomicBool,
     /// Drop counters of each worker, by its number.
     pub drops: Box<[CachePadded<DropCounters>]>,
+    /// What workers and receive queues that come into being are given. Each has its own reference.
+    policers: Mutex<Policers>,
+}
+
+/// The policers of a port.
+#[derive(Clone, Debug, Default)]
+pub struct Policers {
+    /// Limits what it receives.
+    pub ingress: Option<Arc<Policer>>,
+    /// Limits what is sent to it.
+    pub egress: Option<Arc<Policer>>,
 }
 
 impl DpPort {
@@ -42,6 +54,7 @@ impl DpPort {
             up: AtomicBool::new(false),
             takes_tunnels: AtomicBool::new(false),
             drops,
+            policers: Mutex::default(),
         };
         shared.refresh();
         Arc::new(shared)
@@ -64,6 +77,16 @@ impl DpPort {
             sum.0[DropReason::IngressFilter as usize] += early.total().packets;
         }
         sum
+    }
+
+    /// Its policers. Takes a lock: not for each packet.
+    pub fn policers(&self) -> Policers {
+        self.policers.lock().clone()
+    }
+
+    /// Replaces them, for workers and receive queues that come into being.
+    pub(crate) fn set_policers(&self, policers: Policers) {
+        *self.policers.lock() = policers;
     }
 
     /// Whether the port is administratively up.

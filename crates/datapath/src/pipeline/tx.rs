@@ -17,7 +17,9 @@ use packet::{Batch, Packet, Time};
 use crate::action::PortNo;
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
+use crate::pipeline::ingress::take;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
+use crate::policer::Policer;
 use crate::sync::counters::WorkerCounters;
 use crate::tap::{Ports, Taps, WorkerTap};
 
@@ -55,6 +57,8 @@ pub struct Outputs {
 
 struct OutputPort {
     port: Arc<DpPort>,
+    /// Limits what is sent.
+    policer: Option<Arc<Policer>>,
     queue: Queue,
     batch: Batch,
     /// When the first packet of `batch` was added.
@@ -115,7 +119,15 @@ impl Outputs {
         if queue.needs_housekeeping() {
             self.housekept.push(port.no);
         }
-        self.ports[at] = Some(Box::new(OutputPort { port, queue, batch: Batch::new(), since: Time(0) }));
+        let policer = port.policers().egress;
+        self.ports[at] = Some(Box::new(OutputPort { port, policer, queue, batch: Batch::new(), since: Time(0) }));
+    }
+
+    /// Changes what limits that which is sent to a port.
+    pub fn set_policer(&mut self, port: PortNo, policer: Option<Arc<Policer>>) {
+        if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
+            output.policer = policer;
+        }
     }
 
     /// Transmits what waits for a port, and removes the port. Returns its queue.
@@ -153,8 +165,8 @@ impl Outputs {
     fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
         let Some(entry) = self.ports.get_mut(port.0 as usize) else { return };
         if let Some(output) = entry.take() {
-            let OutputPort { port, queue, batch, since } = *output;
-            *entry = Some(Box::new(OutputPort { port, queue: change(queue), batch, since }));
+            let OutputPort { port, policer, queue, batch, since } = *output;
+            *entry = Some(Box::new(OutputPort { port, policer, queue: change(queue), batch, since }));
         }
     }
 
@@ -212,7 +224,7 @@ impl Outputs {
         }
         output.batch.push(packet);
         if output.batch.is_full() {
-            send(&self.taps, output, now, &self.counters);
+            send(&self.taps, output, now, &self.counters, self.worker);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
@@ -239,7 +251,7 @@ impl Outputs {
             }
             output.batch.push(packet);
             if output.batch.is_full() {
-                send(&self.taps, output, now, &self.counters);
+                send(&self.taps, output, now, &self.counters, self.worker);
                 output.since = now;
                 self.sent_lately = true;
             }
@@ -264,6 +276,7 @@ impl Outputs {
             && longest as usize <= output.port.max_frame()
             && output.batch.is_empty()
             && self.interval.is_zero()
+            && output.policer.is_none()
         {
             show_sent(&self.taps, batch, port, now);
             transmit(&mut output.queue, batch, &self.counters, now);
@@ -308,7 +321,7 @@ impl Outputs {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
             && !output.batch.is_empty()
         {
-            send(&self.taps, output, now, &self.counters);
+            send(&self.taps, output, now, &self.counters, self.worker);
             self.sent_lately = true;
         }
     }
@@ -375,11 +388,36 @@ fn show_sent(taps: &Option<Box<Taps>>, batch: &Batch, port: PortNo, now: Time) {
     }
 }
 
-/// Transmits what waits for a port.
+/// Transmits what waits for a port, as far as its policer lets it.
 #[inline]
-fn send(taps: &Option<Box<Taps>>, output: &mut OutputPort, now: Time, counters: &WorkerCounters) {
+fn send(taps: &Option<Box<Taps>>, output: &mut OutputPort, now: Time, counters: &WorkerCounters, worker: usize) {
+    if let Some(policer) = &output.policer {
+        let refused = policer.refused(&output.batch, now);
+        if refused != 0 {
+            refuse(taps, output, refused, now, counters, worker);
+        }
+    }
     show_sent(taps, &output.batch, output.port.no, now);
     transmit(&mut output.queue, &mut output.batch, counters, now);
+}
+
+/// Drops what is too much for the policer of a port. By now it is not known any more which flow sent it.
+#[cold]
+fn refuse(
+    taps: &Option<Box<Taps>>,
+    output: &mut OutputPort,
+    refused: u32,
+    now: Time,
+    counters: &WorkerCounters,
+    worker: usize,
+) {
+    let mut batch = take(&mut output.batch, refused);
+    if let Some(taps) = taps {
+        taps.show_dropped(&batch, DropReason::EgressPolicer, output.port.no, FlowRef::NONE, now);
+    }
+    counters.drops.add(DropReason::EgressPolicer, batch.len() as u64);
+    output.port.drops[worker].add(DropReason::EgressPolicer, batch.len() as u64);
+    packet::buffer::release(&mut batch);
 }
 
 #[inline]

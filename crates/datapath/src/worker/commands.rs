@@ -10,6 +10,7 @@ use crate::actions::execute::KeyView;
 use crate::actions::program::Program;
 use crate::classify::table::megaflow::LookupContext;
 use crate::classify::{CacheTier, probe};
+use crate::pipeline::ingress::with_policer;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::recirculation::Pass;
 use crate::worker::Worker;
@@ -68,8 +69,16 @@ impl Worker {
                 Command::SetIngress { port, queue, ingress } => {
                     self.idle_queues.recall(port, &mut self.rx, self.executor.now);
                     if let Some(rx) = self.rx.iter_mut().find(|rx| rx.port.no == port && rx.index == queue) {
-                        rx.ingress = ingress;
+                        let policer = rx.ingress.take().and_then(|stages| stages.policer);
+                        rx.ingress = with_policer(ingress, policer);
                     }
+                }
+                Command::SetPolicers { port, policers } => {
+                    self.idle_queues.recall(port, &mut self.rx, self.executor.now);
+                    for rx in self.rx.iter_mut().filter(|rx| rx.port.no == port) {
+                        rx.ingress = with_policer(rx.ingress.take(), policers.ingress.clone());
+                    }
+                    self.executor.outputs.set_policer(port, policers.egress);
                 }
                 Command::SetHandlers(serving) => self.executor.misses.set_handlers(serving),
                 Command::Execute { packet, metadata, program, injection } => {

@@ -17,7 +17,7 @@ use crate::conntrack::fragments::Held;
 use crate::drop::DropReason;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
-use crate::pipeline::port::{DpPort, Queue, SharedQueue};
+use crate::pipeline::port::{DpPort, Policers, Queue, SharedQueue};
 use crate::slowpath::channel::ServingHandlers;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::tap::{Ports, WorkerTap};
@@ -44,6 +44,8 @@ pub enum Command {
     RemovePorts { ports: Arc<[PortNo]>, reply: Sender<GivenBack> },
     /// Set or remove the optional ingress stages of a receive queue of a port.
     SetIngress { port: PortNo, queue: usize, ingress: Option<Box<Ingress>> },
+    /// Change the policers of a port.
+    SetPolicers { port: PortNo, policers: Policers },
     /// Notify these handlers from now on, and at once: they serve the worker's channels now.
     SetHandlers(ServingHandlers),
     /// Run a program on a packet.

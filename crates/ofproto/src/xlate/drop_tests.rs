@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use datapath::pipeline::ingress::{Filter, Ingress};
-use datapath::{Config, DropReason, Punt, SflowPunt};
+use datapath::{Config, DropReason, PolicerLimits, Punt, RateLimit, SflowPunt};
 use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
 use openflow::text::parse_flow_mod;
 use openflow::{
@@ -123,6 +123,22 @@ fn sent(tunnels: &[&str], frame: &[u8]) -> Bed {
     host.bed
 }
 
+/// One packet in a very long time.
+fn limited_to_one() -> PolicerLimits {
+    PolicerLimits { packets: Some(RateLimit { rate: 1, burst: 1 }), ..PolicerLimits::default() }
+}
+
+/// The second of two packets is too much for one of the policers.
+fn policed(ingress: PolicerLimits, egress: PolicerLimits) -> Bed {
+    let bed = bed(&["in_port=1,actions=output:2"]);
+    for (n, (port, _)) in bed.datapath.ports().into_iter().enumerate() {
+        let limits = if n == 0 { (ingress, PolicerLimits::default()) } else { (PolicerLimits::default(), egress) };
+        bed.datapath.set_policers(port, limits.0, limits.1).unwrap();
+    }
+    assert_eq!(bed.receive(OfPort(1), &udp()).len(), 1);
+    ends(bed, &udp())
+}
+
 /// What raises a reason.
 fn raise(reason: DropReason) -> Bed {
     match reason {
@@ -135,11 +151,12 @@ fn raise(reason: DropReason) -> Bed {
         DropReason::IngressFilter => {
             let bed = bed(&["actions=output:2"]);
             for (port, _) in bed.datapath.ports() {
-                let ingress = |_| Some(Box::new(Ingress { filter: Some(Box::new(RefuseAll)) }));
+                let ingress = |_| Some(Box::new(Ingress { filter: Some(Box::new(RefuseAll)), ..Ingress::default() }));
                 bed.datapath.set_ingress(port, ingress).unwrap();
             }
             ends(bed, &udp())
         }
+        DropReason::IngressPolicer => policed(limited_to_one(), PolicerLimits::default()),
         DropReason::UpcallQueueFull => {
             let bed = bed_with(&["actions=output:2"], Config { upcall_queue: 2, ..Config::default() });
             (0..32).for_each(|_| assert!(bed.devices[0].inject(&udp())));
@@ -310,6 +327,7 @@ fn raise(reason: DropReason) -> Bed {
             bed.datapath.refresh_port(bed.bridge.port(OfPort(2)).unwrap().dp_port.unwrap()).unwrap();
             ends(bed, &udp())
         }
+        DropReason::EgressPolicer => policed(PolicerLimits::default(), limited_to_one()),
         DropReason::TooBig => ends(bed(&["actions=output:2"]), &[2; 2000]),
     }
 }

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::conntrack::Conntrack;
 use super::http::Http;
+use super::policing::Policing;
 use super::target::Target;
 
 /// The whole state.
@@ -194,6 +195,8 @@ pub struct BridgeSettings {
     pub local_vlans: Vlans,
     /// Rules for the frames that the LOCAL port receives ([`Interface::ingress_filter`]).
     pub local_ingress_filter: Option<String>,
+    /// Limits of the LOCAL port.
+    pub local_policing: Policing,
     /// Datapath id; by default made from the bridge's Ethernet address.
     pub datapath_id: Option<u64>,
     /// Ethernet address of the bridge and its LOCAL port; by default that of its first port.
@@ -234,6 +237,7 @@ impl Default for BridgeSettings {
             local_mtu: None,
             local_vlans: Vlans::default(),
             local_ingress_filter: None,
+            local_policing: Policing::default(),
             datapath_id: None,
             hwaddr: None,
             fail_mode: FailMode::Standalone,
@@ -349,6 +353,8 @@ pub struct Interface {
     pub steers_by_hash: bool,
     /// What takes the place of the DSCP of IP packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
+    /// What it may receive and be sent in a second.
+    pub policing: Policing,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.
     pub ingress_filter: Option<String>,
     /// The port drops by itself what it can of it (`ingress-offload`).

@@ -6,6 +6,7 @@
 //! - [`error`]: what is wrong with a configuration
 //! - [`http`]: the HTTP server
 //! - [`origins`]: where in its source each part stands
+//! - [`policing`]: what ports may receive and be sent in a second
 //! - [`target`]: addresses of controllers
 
 pub mod check;
@@ -14,6 +15,7 @@ pub mod desired;
 pub mod error;
 pub mod http;
 pub mod origins;
+pub mod policing;
 pub mod target;
 
 pub use desired::{Bridge, Desired, FailMode, Interface, Port, VlanMode, Vlans, Workers};

@@ -24,6 +24,7 @@ use crate::config::desired::{
     self, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
 };
 use crate::config::http::Http;
+use crate::config::policing::Policing;
 use crate::flow_text;
 use crate::reconfigure::{Apply, Numbers, ReconfigureStep};
 
@@ -95,6 +96,7 @@ impl Apply for LiveSwitch {
             ReconfigureStep::RemoveBridge { bridge } => self.remove_bridge(bridge),
             ReconfigureStep::AddLocal { bridge, settings } => self.add_local(bridge, settings),
             ReconfigureStep::SetLocalFilter { bridge, filter } => self.set_local_filter(bridge, filter.as_deref()),
+            ReconfigureStep::SetLocalPolicing { bridge, policing } => self.set_local_policing(bridge, policing),
             ReconfigureStep::RemoveLocal { .. } | ReconfigureStep::RemovePort { .. } => {
                 self.take_away(std::slice::from_ref(step)).into_iter().collect()
             }
@@ -276,7 +278,7 @@ impl LiveSwitch {
         let port = bridge.add_port(spec).map_err(|e| format!("LOCAL port: {e}"))?;
         log_added(name, name, port);
         tracing::info!("bridge {name}: using datapath ID {:016x}", bridge.config().datapath_id);
-        Ok(())
+        self.set_local_policing(name, &settings.local_policing)
     }
 
     fn open_local(&self, bridge: &str, settings: &BridgeSettings) -> Result<Arc<dyn ports::Port>, String> {
@@ -341,6 +343,8 @@ impl LiveSwitch {
         };
         bridge.replace_device(lost.port, device, number).map_err(|e| e.to_string())?;
         self.push_filter_down(&lost.name);
+        let policing = wanted.map_or(&running.settings.local_policing, |wanted| &wanted.policing);
+        self.set_policing_of_new(&bridge, lost.port, policing)?;
         wanted.map_or(Ok(()), |wanted| self.set_queues_of_new(&bridge, lost.port, wanted))
     }
 
@@ -363,6 +367,7 @@ impl LiveSwitch {
         }
         self.push_filter_down(name);
         bridge.set_queue_dscp(port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
+        self.set_policing_of_new(&bridge, port, &interface.policing)?;
         self.set_queues_of_new(&bridge, port, interface)
     }
 
@@ -394,6 +399,22 @@ impl LiveSwitch {
         }
         let number = bridge.port(port).and_then(|info| info.dp_port);
         number.map_or(Ok(()), |number| self.set_queues(number, interface))
+    }
+
+    fn set_local_policing(&self, bridge: &str, policing: &Policing) -> StepResult {
+        let local = self.bridge(bridge)?.port(OfPort::LOCAL).and_then(|info| info.dp_port);
+        local.map_or(Ok(()), |local| self.set_policing(local, policing))
+    }
+
+    /// Limits a port whose device is a new one.
+    fn set_policing_of_new(&self, bridge: &ofproto::Bridge, port: OfPort, policing: &Policing) -> StepResult {
+        let number = bridge.port(port).and_then(|info| info.dp_port).filter(|_| *policing != Policing::default());
+        number.map_or(Ok(()), |number| self.set_policing(number, policing))
+    }
+
+    fn set_policing(&self, port: PortNo, policing: &Policing) -> StepResult {
+        let (ingress, egress) = (policing.ingress_limits(), policing.egress_limits());
+        self.engine.datapath.set_policers(port, ingress, egress).map_err(|e| e.to_string())
     }
 
     fn set_queues(&self, port: PortNo, interface: &Interface) -> StepResult {
@@ -464,6 +485,7 @@ impl LiveSwitch {
         match info.dp_port {
             Some(port) => {
                 self.engine.datapath.refresh_port(port).map_err(|e| e.to_string())?;
+                self.set_policing(port, &interface.policing)?;
                 self.set_queues(port, interface)
             }
             None => Ok(()),

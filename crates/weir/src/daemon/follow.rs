@@ -72,6 +72,13 @@ impl Follower<'_> {
         let Context { engine, configurator, openflow, .. } = self.context;
         let unapplied = configurator.unapplied();
         let controllers = |bridge: &str| openflow.controllers(bridge);
-        source.applied(&Running { switch: &engine.switch, failed: &unapplied.ports, controllers: &controllers }).await;
+        source
+            .applied(&Running {
+                switch: &engine.switch,
+                datapath: &engine.datapath,
+                failed: &unapplied.ports,
+                controllers: &controllers,
+            })
+            .await;
     }
 }

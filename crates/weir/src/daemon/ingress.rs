@@ -252,7 +252,7 @@ fn device(datapath: &Datapath, port: &str) -> Option<(PortNo, Arc<dyn Port>)> {
 }
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {
-    Box::new(Ingress { filter: Some(Box::new(filter.for_queue())) })
+    Box::new(Ingress { filter: Some(Box::new(filter.for_queue())), ..Ingress::default() })
 }
 fn program_report(program: &PortProgram) -> report::IngressProgram {
     let (machine, counts) = (program.machine(), program.counts());

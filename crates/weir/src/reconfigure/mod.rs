@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desired, FlowText, Interface, Port, Vlans};
 use crate::config::http::Http;
+use crate::config::policing::Policing;
 use crate::config::{Target, Workers};
 
 mod numbers;
@@ -48,6 +49,8 @@ pub enum ReconfigureStep {
     AddLocal { bridge: String, settings: BridgeSettings },
     /// Changes the ingress filter of a bridge's LOCAL port.
     SetLocalFilter { bridge: String, filter: Option<String> },
+    /// Changes what a bridge's LOCAL port may receive and be sent.
+    SetLocalPolicing { bridge: String, policing: Policing },
     /// Takes the LOCAL port from a bridge.
     RemoveLocal { bridge: String },
     /// Opens the devices of a port and adds it to a bridge. `had` are the numbers of those of its interfaces that were there before,
@@ -175,11 +178,15 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
     }
     if new.settings.local && old.is_none_or(|old| !keeps_local(&old.settings, &new.settings)) {
         steps.push(ReconfigureStep::AddLocal { bridge: bridge(), settings: new.settings.clone() });
-    } else if let Some(old) = old.filter(|_| new.settings.local)
-        && old.settings.local_ingress_filter != new.settings.local_ingress_filter
-    {
-        let filter = new.settings.local_ingress_filter.clone();
-        steps.push(ReconfigureStep::SetLocalFilter { bridge: bridge(), filter });
+    } else if let Some(old) = old.filter(|_| new.settings.local) {
+        if old.settings.local_ingress_filter != new.settings.local_ingress_filter {
+            let filter = new.settings.local_ingress_filter.clone();
+            steps.push(ReconfigureStep::SetLocalFilter { bridge: bridge(), filter });
+        }
+        let policing = new.settings.local_policing;
+        if old.settings.local_policing != policing {
+            steps.push(ReconfigureStep::SetLocalPolicing { bridge: bridge(), policing });
+        }
     }
     let nothing = Bridge::default();
     let old = old.unwrap_or(&nothing);
@@ -237,7 +244,8 @@ fn plan_controllers(name: &str, old: &Bridge, new: &Bridge, steps: &mut Vec<Reco
 
 /// The settings but for the LOCAL port, which has steps of its own.
 fn without_local(settings: &BridgeSettings) -> BridgeSettings {
-    BridgeSettings { local: false, local_ingress_filter: None, ..settings.clone() }
+    let local_policing = Policing::default();
+    BridgeSettings { local: false, local_ingress_filter: None, local_policing, ..settings.clone() }
 }
 
 /// Whether a port has to be taken away and added again.
@@ -315,16 +323,22 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
         }
         ReconfigureStep::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| {
             let local_ingress_filter = b.settings.local_ingress_filter.take();
-            b.settings = BridgeSettings { local: b.settings.local, local_ingress_filter, ..settings };
+            let (local, local_policing) = (b.settings.local, b.settings.local_policing);
+            b.settings = BridgeSettings { local, local_ingress_filter, local_policing, ..settings };
         }),
         ReconfigureStep::AddLocal { bridge, settings } => in_bridge(bridges, &bridge, |b| {
             (b.settings.local, b.settings.local_ingress_filter) = (true, settings.local_ingress_filter);
+            b.settings.local_policing = settings.local_policing;
         }),
         ReconfigureStep::SetLocalFilter { bridge, filter } => {
             in_bridge(bridges, &bridge, |b| b.settings.local_ingress_filter = filter)
         }
+        ReconfigureStep::SetLocalPolicing { bridge, policing } => {
+            in_bridge(bridges, &bridge, |b| b.settings.local_policing = policing)
+        }
         ReconfigureStep::RemoveLocal { bridge } => in_bridge(bridges, &bridge, |b| {
             (b.settings.local, b.settings.local_ingress_filter) = (false, None);
+            b.settings.local_policing = Policing::default();
         }),
         ReconfigureStep::AddPort { bridge, port, wanted, .. } => in_bridge(bridges, &bridge, |b| {
             b.ports.insert(port, wanted);

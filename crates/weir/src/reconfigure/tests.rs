@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::FailMode;
+use crate::config::policing::IngressPolicing;
 
 /// A switch that checks that steps come in an order that a real one can follow.
 struct Model {
@@ -77,6 +78,7 @@ impl Apply for Model {
             ReconfigureStep::SetBridge { bridge, .. }
             | ReconfigureStep::AddLocal { bridge, .. }
             | ReconfigureStep::SetLocalFilter { bridge, .. }
+            | ReconfigureStep::SetLocalPolicing { bridge, .. }
             | ReconfigureStep::RemoveLocal { bridge }
             | ReconfigureStep::AddPort { bridge, .. }
             | ReconfigureStep::RemovePort { bridge, .. }
@@ -92,7 +94,7 @@ impl Apply for Model {
             ReconfigureStep::AddLocal { bridge, .. } => {
                 !std::mem::replace(&mut b.local, true) && self.devices.insert(bridge.clone())
             }
-            ReconfigureStep::SetLocalFilter { .. } => b.local,
+            ReconfigureStep::SetLocalFilter { .. } | ReconfigureStep::SetLocalPolicing { .. } => b.local,
             ReconfigureStep::RemoveLocal { bridge } => std::mem::take(&mut b.local) && self.devices.remove(bridge),
             ReconfigureStep::AddPort { port, wanted, .. } => {
                 let interfaces: BTreeSet<_> = wanted.interfaces.keys().cloned().collect();
@@ -153,6 +155,7 @@ prop_compose! {
     fn bridge()(
         local in any::<bool>(),
         filter in prop::option::of("[ab]"),
+        rate in 0u32..3,
         secure in any::<bool>(),
         ports in (prop::option::of(port("p")), prop::option::of(port("q"))),
         controllers in btree_map((1u16..3).prop_map(|n| Target::PassiveTcp(n, None)), backoff(), 0..2),
@@ -162,7 +165,10 @@ prop_compose! {
         let ports = [ports.0, ports.1].into_iter().flatten().collect();
         let flows = flows.into_iter().map(|(of, to)| FlowText(format!("{of},actions=output:{to}"))).collect();
         let local_ingress_filter = filter.filter(|_| local);
-        let settings = BridgeSettings { local, local_ingress_filter, fail_mode, ..BridgeSettings::default() };
+        let ingress = IngressPolicing { rate: if local { rate } else { 0 }, ..IngressPolicing::default() };
+        let local_policing = Policing { ingress, egress: None };
+        let settings =
+            BridgeSettings { local, local_ingress_filter, local_policing, fail_mode, ..BridgeSettings::default() };
         Bridge { settings, ports, controllers, flows }
     }
 }

@@ -58,6 +58,7 @@ pub fn describe(failure: &Failure, origins: &Origins) -> String {
         | ReconfigureStep::RemoveBridge { bridge }
         | ReconfigureStep::AddLocal { bridge, .. }
         | ReconfigureStep::SetLocalFilter { bridge, .. }
+        | ReconfigureStep::SetLocalPolicing { bridge, .. }
         | ReconfigureStep::RemoveLocal { bridge } => format!("bridge.{bridge}"),
     };
     origins.error(&key, &failure.error).to_string()
@@ -92,7 +93,9 @@ fn failed_ports(failure: &Failure) -> Vec<FailedPort> {
             wanted.interfaces.iter().map(|(name, interface)| failed(bridge, name, kind(&interface.kind))).collect()
         }
         ReconfigureStep::AddLocal { bridge, settings } => vec![failed(bridge, bridge, settings.local_kind.name())],
-        ReconfigureStep::SetLocalFilter { bridge, .. } => vec![failed(bridge, bridge, "")],
+        ReconfigureStep::SetLocalFilter { bridge, .. } | ReconfigureStep::SetLocalPolicing { bridge, .. } => {
+            vec![failed(bridge, bridge, "")]
+        }
         ReconfigureStep::SetVlans { bridge, interfaces, .. } => {
             interfaces.iter().map(|name| failed(bridge, name, "")).collect()
         }

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use datapath::Datapath;
 use ofproto::Switch;
 use openflow::Role;
 use packet::Time;
@@ -62,6 +63,8 @@ pub enum SourceEvent {
 pub struct Running<'a> {
     /// Bridges and their ports.
     pub switch: &'a Arc<Switch>,
+    /// What forwards their packets.
+    pub datapath: &'a Datapath,
     /// The ports that could not be opened or changed.
     pub failed: &'a [FailedPort],
     /// The controllers of a bridge.

@@ -90,6 +90,7 @@ pub mod metrics;
 mod neighbours;
 mod pmd;
 mod ports;
+mod qos;
 mod reports;
 mod routes;
 mod slow_path;
@@ -167,6 +168,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     implementations::COMMANDS,
     ingress::COMMANDS,
     neighbours::COMMANDS,
+    qos::COMMANDS,
     routes::COMMANDS,
     &vlog::commands(),
 ];

@@ -121,7 +121,19 @@ pub const TABLES: &[TableColumns] = &[
     },
     TableColumns {
         name: "Interface",
-        read: &["mac", "mtu_request", "name", "ofport_request", "options", "other_config", "type"],
+        read: &[
+            "ingress_policing_burst",
+            "ingress_policing_kpkts_burst",
+            "ingress_policing_kpkts_rate",
+            "ingress_policing_rate",
+            "mac",
+            "mtu_request",
+            "name",
+            "ofport_request",
+            "options",
+            "other_config",
+            "type",
+        ],
         written: &[
             "admin_state",
             "duplex",
@@ -136,15 +148,7 @@ pub const TABLES: &[TableColumns] = &[
             "statistics",
             "status",
         ],
-        without_effect: &[
-            "bfd",
-            "cfm_mpid",
-            "ingress_policing_burst",
-            "ingress_policing_kpkts_burst",
-            "ingress_policing_kpkts_rate",
-            "ingress_policing_rate",
-            "lldp",
-        ],
+        without_effect: &["bfd", "cfm_mpid", "lldp"],
         keys: &[
             "ingress-ebpf",
             "ingress-ebpf-program",
@@ -245,7 +249,13 @@ pub const TABLES: &[TableColumns] = &[
     },
     TableColumns { name: "CT_Zone", read: &["limit", "timeout_policy"], written: &[], without_effect: &[], keys: &[] },
     TableColumns { name: "CT_Timeout_Policy", read: &["timeouts"], written: &[], without_effect: &[], keys: &[] },
-    TableColumns { name: "QoS", read: &["queues"], written: &[], without_effect: &["other_config", "type"], keys: &[] },
+    TableColumns {
+        name: "QoS",
+        read: &["other_config", "queues", "type"],
+        written: &[],
+        without_effect: &[],
+        keys: &["cbs", "cir"],
+    },
     TableColumns { name: "Queue", read: &["dscp"], written: &[], without_effect: &["other_config"], keys: &[] },
 ];
 

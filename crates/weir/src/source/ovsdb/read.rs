@@ -25,6 +25,7 @@ use crate::config::desired::{
     MAX_THREADS, NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::http::{Http, HttpAddress};
+use crate::config::policing::{EgressPolicer, IngressPolicing, Policing};
 use crate::config::{Target, check, desired};
 
 /// The longest sleep of an idle worker that can be asked for, in microseconds; more counts as this, as in OVS.
@@ -304,6 +305,8 @@ impl DatabaseState {
                 bridge.settings.local_mtu = interface.integer("mtu_request").and_then(|n| u32::try_from(n).ok());
                 bridge.settings.local_vlans = vlans(port);
                 bridge.settings.local_ingress_filter = ingress_filter(interface);
+                bridge.settings.local_policing =
+                    Policing { ingress: ingress_policing(interface), egress: self.egress_policer(replica, port, name) };
                 if dummies {
                     let options = self.options(interface, name, LocalKind::DummyInternal.name(), rules);
                     bridge.settings.local_options = self.or_warn(Some(options)).unwrap_or_default();
@@ -312,8 +315,11 @@ impl DatabaseState {
             }
             let Some(port_name) = port.string("name") else { continue };
             if let Some(mut interfaces) = self.interfaces(&interfaces, dummies, rules) {
-                let dscp = queue_dscp(replica, port);
-                interfaces.values_mut().for_each(|interface| interface.queue_dscp.clone_from(&dscp));
+                let (dscp, egress) = (queue_dscp(replica, port), self.egress_policer(replica, port, port_name));
+                interfaces.values_mut().for_each(|interface| {
+                    interface.queue_dscp.clone_from(&dscp);
+                    interface.policing.egress = egress;
+                });
                 bridge.ports.insert(port_name.to_owned(), Port { vlans: vlans(port), interfaces });
             }
         }
@@ -427,6 +433,7 @@ impl DatabaseState {
             steers_by_hash: self.steers_by_hash(row, name),
             // Of the port's, not its own.
             queue_dscp: BTreeMap::new(),
+            policing: Policing { ingress: ingress_policing(row), egress: None },
             ingress_filter: ingress_filter(row),
             ingress_program: other("ingress-ebpf").map(|path| IngressProgram {
                 path: path.to_owned(),
@@ -456,6 +463,32 @@ impl DatabaseState {
             }
         }
         Ok(options)
+    }
+
+    /// The limit that a port's QoS sets, if it is of the type that does.
+    fn egress_policer(&mut self, replica: &Replica, port: &Row, name: &str) -> Option<EgressPolicer> {
+        let qos = replica.row("QoS", port.reference("qos")?)?;
+        match qos.string("type").unwrap_or_default() {
+            EgressPolicer::TYPE => {}
+            "" | "linux-noop" => return None,
+            other => {
+                self.notes.insert(format!("port {name}: QoS of type {other} has no effect"));
+                return None;
+            }
+        }
+        let number = |key| {
+            let number: Option<u64> = qos.map_string("other_config", key)?.parse().ok();
+            number.filter(|number| (1..=EgressPolicer::MOST).contains(number))
+        };
+        let policer = number("cir").zip(number("cbs")).map(|(cir, cbs)| EgressPolicer { cir, cbs });
+        if policer.is_none() {
+            self.warn(format!(
+                "port {name}: no limit for what is sent: QoS of type egress-policer needs other_config:cir, in bytes per second, \
+                 and other_config:cbs, in bytes, each from 1 to {}",
+                EgressPolicer::MOST
+            ));
+        }
+        policer
     }
 
     /// `other_config:tx-steering`: `hash` or `thread`, the default.
@@ -548,6 +581,17 @@ fn device_kind(kind: &str, dummies: bool, dummy: Dummy) -> &str {
         ("" | "system", Dummy::System) => "dummy",
         ("", _) => "system",
         _ => kind,
+    }
+}
+
+/// The limits of what an interface receives.
+fn ingress_policing(interface: &Row) -> IngressPolicing {
+    let number = |column| interface.integer(column).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+    IngressPolicing {
+        rate: number("ingress_policing_rate"),
+        burst: number("ingress_policing_burst"),
+        kpkts_rate: number("ingress_policing_kpkts_rate"),
+        kpkts_burst: number("ingress_policing_kpkts_burst"),
     }
 }
 

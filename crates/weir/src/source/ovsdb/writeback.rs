@@ -179,6 +179,10 @@ impl Writer<'_> {
         if self.extent == Extent::StatusAndStatistics {
             let mut counters = statistics(&device.stats());
             counters.extend(device.custom_stats().into_iter().map(|(name, n)| (name.to_owned(), n)));
+            if let Some(policed) = info.dp_port.and_then(|port| self.running.datapath.policer_drops(port)) {
+                let names = ["ovs_rx_qos_drops", "ovs_tx_qos_drops"].map(str::to_owned);
+                counters.extend(names.into_iter().zip(policed));
+            }
             let counters = counters.into_iter().map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
             self.update(row, [("statistics", Datum::map(counters))]);
         }

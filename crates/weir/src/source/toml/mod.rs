@@ -45,6 +45,7 @@ use crate::config::desired::{
 use crate::config::error::{ConfigError, ConfigErrors, nearest};
 use crate::config::http::{Http, HttpAddress};
 use crate::config::origins::{Loaded, Origins, port_key};
+use crate::config::policing::{EgressPolicer, IngressPolicing, Policing};
 use crate::flow_text;
 
 mod export;
@@ -456,6 +457,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
         rx_affinity: BTreeMap::new(),
         steers_by_hash: false,
         queue_dscp: BTreeMap::new(),
+        policing: read_policing(&mut s),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
         ingress_program: read_ingress_program(&mut s),
         ingress_offload: s.bool("ingress-offload").unwrap_or(true),
@@ -463,6 +465,24 @@ fn read_port(name: &str, mut s: Section) -> Port {
     s.finish();
     check_options(&s, name, &interface);
     Port::single(name, interface, vlans)
+}
+
+fn read_policing(s: &mut Section) -> Policing {
+    let mut number = |key, what| s.integer(key, 0..=u32::MAX.into(), what).map_or(0, |number| number as u32);
+    let ingress = IngressPolicing {
+        rate: number("ingress-policing-rate", "a rate in kb/s"),
+        burst: number("ingress-policing-burst", "a burst in kb"),
+        kpkts_rate: number("ingress-policing-kpkts-rate", "a rate in thousands of packets per second"),
+        kpkts_burst: number("ingress-policing-kpkts-burst", "a burst in thousands of packets"),
+    };
+    let mut bytes = |key, what| s.integer(key, 1..=EgressPolicer::MOST as i64, what).map(|number| number as u64);
+    let (cir, cbs) =
+        (bytes("egress-policer-cir", "a rate in bytes per second"), bytes("egress-policer-cbs", "a burst in bytes"));
+    let egress = cir.zip(cbs).map(|(cir, cbs)| EgressPolicer { cir, cbs });
+    if cir.is_some() != cbs.is_some() {
+        s.error("egress-policer-cir and egress-policer-cbs are set together");
+    }
+    Policing { ingress, egress }
 }
 
 /// Expressions are looked into where the filter is put in force, and by `weir check`.
