@@ -315,8 +315,8 @@ def test_faucet_and_gauge(network):
     reaches(h1, h2.address)
     came = network.ovs.counters(h1.port)["rx_pkts"]
     assert came >= 6
-    until(lambda: sum(gauge.metrics("of_port_rx_packets", port="1")) >= came, 20, "Gauge counting what h1 sent")
-    until(lambda: sum(gauge.metrics("flow_packet_count_eth_dst", eth_dst=h2.mac)) >= 6, 20, "Gauge counting the flow to h2")
+    until(lambda: sum(gauge.metrics("of_port_rx_packets", port="1")) >= came, 60, "Gauge counting what h1 sent")
+    until(lambda: sum(gauge.metrics("flow_packet_count_eth_dst", eth_dst=h2.mac)) >= 6, 60, "Gauge counting the flow to h2")
     assert faucet.metrics("port_status", port="2") == [1]
     h2.run("ip", "link", "set", "eth0", "down")
     until(lambda: faucet.metrics("port_status", port="2") == [0], 20, "Faucet seeing the port down")

@@ -56,7 +56,7 @@ class Host:
     def mac(self):
         return self.run("cat", "/sys/class/net/eth0/address").stdout.strip()
 
-    def ping(self, address, count=3, interval=0.05, wait=2):
+    def ping(self, address, count=3, interval=0.05, wait=4):
         """How many of `count` pings were answered."""
         family = "-6" if ":" in address else "-4"
         r = self.run("ping", family, "-n", "-c", count, "-i", interval, "-W", wait, address, check=False, timeout=60)

@@ -10,7 +10,7 @@ from .net import run
 
 NEW_NETWORK, NEW_MOUNTS = 0x40000000, 0x00020000
 # What all processes share, so that the tests of these files run one after another, by one process.
-SHARING = {"test_dpdk.py": "huge pages", "test_vhost.py": "huge pages"}
+SHARING = {"test_dpdk.py": "huge pages", "test_vhost.py": "huge pages", "test_demo.py": "the demo", "test_bare.py": "the demo"}
 
 
 def enter_own_network():
