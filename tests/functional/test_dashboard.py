@@ -154,6 +154,11 @@ def test_a_search_is_bounded_and_goes_on(ovs, api, tmp_path):
     found = [text.split("nw_dst=")[1].split()[0].split(",")[0] for text in texts]
     assert len(found) == len(set(found)) and set(found) == wanted
     assert requests >= 3
+    # What no flow has costs no more.
+    answer = api("flows", text="nw_dst=10.255")
+    assert (answer["rows"], answer["looked_at"]) == ([], 20_000) and answer["next"]
+    rest = api("flows", text="nw_dst=10.255", **{"from": answer["next"]})
+    assert (rest["rows"], rest["next"]) == ([], None) and rest["looked_at"] == many + 1 - 20_000
     # One table, and what is more exact.
     answer = api("flows", table=2, bridge="br0", text="nw_dst=10.0.0.72", most=1)
     assert "table=2" in answer["rows"][0]["text"] and "nw_dst=10.0.0.72 " in answer["rows"][0]["text"]
@@ -298,7 +303,7 @@ def test_the_page_shows_what_the_switch_does(live, browser):
     ovs, api, (a, b, c) = live
     browser.window(DESK)
     browser.open(api.url)
-    browser.wait("document.documentElement.dataset.ready > 0", 20)
+    browser.wait("document.documentElement.dataset.sample > 0", 20)
     # All is well, once the hosts have found each other.
     browser.wait("document.querySelector('#verdict').innerText === 'No packets are dropped'", 25)
     assert ovs.json("show")["version"] in browser.text("#identity")
@@ -322,6 +327,7 @@ def test_the_page_shows_what_the_switch_does(live, browser):
     shown = browser.run("[...document.querySelectorAll('#pipelines > div')].flatMap((div) => [...div.querySelectorAll('li')].map((li) =>"
                         "[div.dataset.key, Number(li.dataset.key), parseInt(li.querySelector('span').innerText)]))")
     assert {(bridge, table): flows for bridge, table, flows in shown} == tables
+    browser.wait("/[1-9].* lookups.s\\s+100 % hit$/.test(document.querySelector('[data-key=br0] [data-key=\"10\"]').innerText)")
     assert browser.wait("document.querySelectorAll('#throughput .curve').length >= 2")
     # Packets are dropped by a rule, which is named.
     b.run("ip", "neigh", "replace", "10.0.0.9", "lladdr", "02:00:00:00:00:99", "dev", "eth0")
@@ -409,6 +415,8 @@ def looks(browser):
             browser.wait(f"innerWidth === {size[0]} && document.querySelector('#throughput > svg').clientWidth <= {size[0]}")
             browser.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             shoot(browser, f"{name}-{scheme}")
+            assert browser.run("document.querySelector('#explained .way').getBoundingClientRect().width"
+                               " === document.querySelector('#explained').clientWidth")
             assert browser.run("document.documentElement.scrollWidth") <= size[0], (name, scheme)
             assert browser.run(CONTRAST) == [], (name, scheme)
             moving = browser.run("[document.getAnimations().length, getComputedStyle(document.documentElement).scrollBehavior]")
@@ -430,7 +438,7 @@ def test_the_page_asks_for_the_token_and_says_when_nobody_answers(ovs, api, brow
         browser.key("Enter")
         if token == "wrong":
             browser.wait("document.querySelector('#login-problem').innerText.includes('not the token')")
-    browser.wait("document.documentElement.dataset.ready > 0", 20)
+    browser.wait("document.documentElement.dataset.sample > 0", 20)
     assert browser.run("document.querySelector('#login').hidden && !document.querySelector('#content').hidden")
     assert all("401" in error for error in browser.errors), browser.errors
     ovs.vsctl("remove", "Open_vSwitch", ".", "other_config", "http")
@@ -444,7 +452,7 @@ def test_hundreds_of_ports_are_still_a_picture(weir, net, browser):
     until(lambda: "http: listening on" in w.log())
     browser.window(PHONE)
     browser.open(f"http://127.0.0.1:{port}/")
-    browser.wait("document.documentElement.dataset.ready > 0", 30)
+    browser.wait("document.documentElement.dataset.sample > 0", 30)
     names = "[...document.querySelectorAll('#picture .cell .name')].map((name) => name.textContent)"
     assert browser.run(names) == ["eth ×3", "uplink", "vnet ×500"]
     height = browser.run("document.querySelector('#picture svg').clientHeight")

@@ -27,6 +27,7 @@ let changes;
 let drawnAt = 0;
 let timer;
 let busy = false;
+let ranking = false;
 
 async function takeHistory() {
   const answer = await get("history", { after: graphs.last() || undefined });
@@ -48,7 +49,20 @@ async function takeTopology(now) {
   trace.offer(names, answer.ports);
 }
 
-/** Asks for everything once. The rankings take a second or more, so nothing waits for them. */
+/** Asks for the rankings. They take a second or more, and longer where there are very many flows, so nothing waits for them. */
+async function rank() {
+  if (ranking) return;
+  ranking = true;
+  const asked = [
+    get("top", { of: "drops", most: 8 }).then(status.showDrops),
+    get("top", { of: "pairs", most: 12 }).then(topology.takePairs),
+  ];
+  // One that is refused or late leaves what was there; that nobody answers is said by others.
+  for (const { reason } of await Promise.allSettled(asked)) if (reason && reason.status === undefined) console.error(reason);
+  ranking = false;
+}
+
+/** Asks for everything else once. */
 async function refresh() {
   const now = await get("now");
   if (now.started !== daemon) {
@@ -62,15 +76,10 @@ async function refresh() {
   workers.show(now);
   topology.takeRates(now);
   tables.show(await get("tables"));
-  const rankings = Promise.all([
-    get("top", { of: "drops", most: 8 }).then(status.showDrops),
-    get("top", { of: "pairs", most: 12 }).then(topology.takePairs),
-  ]);
-  document.documentElement.dataset.sample = now.sample;
   connection.className = "";
   say(connection, now.sample ? `as of ${clock(now.time)}` : "measuring …");
-  await rankings;
-  document.documentElement.dataset.ready = now.sample;
+  rank();
+  document.documentElement.dataset.sample = now.sample;
   return now.sample > 0;
 }
 

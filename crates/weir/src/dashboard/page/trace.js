@@ -37,8 +37,19 @@ function wrap(text) {
   return lines;
 }
 
+/** Draws a way as wide as there is room, again when that changes. */
 function picture(list) {
-  const width = Math.max(BOX.width + 2, explained.clientWidth);
+  const box = h("div");
+  let drawn = 0;
+  new ResizeObserver(() => {
+    const width = Math.max(BOX.width + 2, Math.floor(box.clientWidth));
+    if (width !== drawn) box.replaceChildren(draw(list, width));
+    drawn = width;
+  }).observe(box);
+  return box;
+}
+
+function draw(list, width) {
   const across = Math.max(1, Math.floor((width + BOX.gap) / (BOX.width + BOX.gap)));
   const down = Math.ceil(list.length / across);
   const place = (at) => ({ x: 1 + (at % across) * (BOX.width + BOX.gap), y: 1 + Math.floor(at / across) * (BOX.height + BOX.gap) });
@@ -70,7 +81,7 @@ function arrow(from, to) {
 function step({ depth, kind, text, rule, next }) {
   const li = h("li", { class: kind }, text);
   li.style.setProperty("--depth", Math.min(depth, 12));
-  if (rule) li.append(h("span", { class: "code" }, ` ${rule.match || "every packet"} → ${rule.actions}`), ` (${whole(rule.packets)} packets)`);
+  if (rule) li.append(h("span", { class: "code" }, ` → ${rule.actions}`), ` (${whole(rule.packets)} packets)`);
   if (next) li.append(h("span", { class: "otherwise" }, `without it: priority ${next.priority}, `, h("span", { class: "code" }, `${next.match || "every packet"} → ${next.actions}`)));
   return li;
 }
