@@ -110,7 +110,7 @@ def test_http_answers_the_same(weir, net):
         s.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
         old = s.makefile().read()
         assert "200 OK" in old and "weir_build_info" in old and "transfer-encoding" not in old
-    for path in ("/", "/metrics/", "/../metrics", "/metric"):
+    for path in ("/nothing", "/metrics/", "/../metrics", "/metric"):
         status, _, body = get(address, path)
         assert status == 404 and "/metrics" in body, path
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"):

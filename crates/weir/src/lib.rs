@@ -7,6 +7,7 @@
 //! - [`config`]: the desired state, and what is wrong with it
 //! - [`connections`]: how many peers a listener has, and who makes room
 //! - [`daemon`]: runs the switch, whatever the source
+//! - [`dashboard`]: a page in a browser, and what it is made of
 //! - [`doctor`]: examines the machine
 //! - [`explain`]: what decides what becomes of a packet
 //! - [`features`]: what the datapath can do
@@ -29,6 +30,7 @@ pub mod cli;
 pub mod config;
 pub mod connections;
 pub mod daemon;
+pub mod dashboard;
 pub mod doctor;
 pub mod explain;
 pub mod features;

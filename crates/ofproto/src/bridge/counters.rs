@@ -46,7 +46,21 @@ impl FromStr for RuleId {
     }
 }
 
+impl RuleId {
+    /// The table, and where in it the rule stands.
+    pub(super) fn place(self) -> (usize, Place) {
+        (self.table.into(), Place::new(self.priority, self.number))
+    }
+}
+
 impl FlowWalk {
+    /// As [`next_flows`](FlowWalk::next_flows), with which rule each flow is.
+    pub fn next_known(&mut self, most: usize) -> Option<Vec<(RuleId, FlowStats)>> {
+        let (rules, tlv) = self.next_rules(most)?;
+        let now = self.now();
+        Some(rules.iter().map(|rule| (id_of(rule), rule.describe(now, &tlv))).collect())
+    }
+
     /// Calls `visit` with the packets and bytes that each of the next rules has counted. False at the end.
     pub fn visit_next(&mut self, mut visit: impl FnMut(RuleId, u64, u64)) -> bool {
         let Some((rules, _)) = self.next_rules(usize::MAX) else { return false };

@@ -62,6 +62,7 @@ use crate::xlate::frozen::{self, Frozen};
 pub use bundle::Bundled;
 pub use deletion::Deletion;
 pub(crate) use flows::Filter;
+pub use tables::TableCounts;
 pub use walk::FlowWalk;
 
 /// A handle to a bridge. Cheap to clone; a call on a bridge that has been removed does nothing and

@@ -11,6 +11,7 @@ use openflow::{CookieFilter, FlowStats, FlowStatsRequest, GroupId, Match, OfErro
 use tunnel::fields::FieldTable;
 
 use super::Bridge;
+use super::counters::RuleId;
 use super::flows::{Filter, range_of};
 use crate::model::forwarding::BridgeState;
 use crate::model::tlv;
@@ -64,6 +65,17 @@ impl Bridge {
         self.walk_rules(every_flow(TableId::ALL))
     }
 
+    /// The same over the flows of a table, or of all tables, that come after a rule: for who has stopped there. Whether that rule is still
+    /// there does not matter.
+    pub fn walk_after(&self, table: TableId, after: Option<RuleId>) -> FlowWalk {
+        let mut walk = self.walk_rules(every_flow(table));
+        if let Some((table, place)) = after.map(RuleId::place) {
+            walk.tables.retain(|walk| walk.table >= table);
+            walk.after = walk.tables.last().is_some_and(|walk| walk.table == table).then_some(place);
+        }
+        walk
+    }
+
     fn walk(&self, request: FlowStatsRequest) -> FlowWalk {
         let within = Within::new(&request.matching.key, &request.matching.mask);
         let counts_later = |state: &BridgeState| {
@@ -93,8 +105,12 @@ impl FlowWalk {
     /// looked at, too. `None` at the end.
     pub fn next_flows(&mut self, most: usize) -> Option<Vec<FlowStats>> {
         let (rules, tlv) = self.next_rules(most)?;
-        let now = self.bridge.now();
+        let now = self.now();
         Some(rules.iter().map(|rule| rule.describe(now, &tlv)).collect())
+    }
+
+    pub(super) fn now(&self) -> packet::Time {
+        self.bridge.now()
     }
 
     /// Adds the counters of the next flows to a sum. False at the end.
@@ -307,6 +323,32 @@ mod tests {
         };
         assert_eq!(shown(1), (vec![0], 0));
         assert_eq!(shown(0), (vec![3], 1));
+    }
+
+    #[test]
+    fn a_walk_goes_on_after_any_rule() {
+        let bridge = bridge();
+        (1..=40).for_each(|n| bridge.flow_mod(&flow_mod(FlowModCommand::Add, n, 1)).unwrap());
+        for table in [TableId::ALL, TableId(7)] {
+            let all: Vec<_> = std::iter::from_fn({
+                let mut walk = bridge.walk_after(table, None);
+                move || walk.next_known(7)
+            })
+            .flatten()
+            .collect();
+            assert_eq!(all.len(), if table == TableId::ALL { 40 } else { 13 });
+            for (at, (id, flow)) in all.iter().enumerate() {
+                if at % 3 == 0 {
+                    // One that has gone meanwhile has a place, too.
+                    bridge.flow_mod(&flow_mod(FlowModCommand::DeleteStrict, number(flow), 0)).unwrap();
+                }
+                let mut walk = bridge.walk_after(table, Some(*id));
+                let rest: Vec<_> = std::iter::from_fn(|| walk.next_known(5)).flatten().map(|(id, _)| id).collect();
+                let expected: Vec<_> = all[at + 1..].iter().map(|(id, _)| *id).collect();
+                assert_eq!(rest, expected, "after {id}");
+            }
+            (1..=40).for_each(|n| bridge.flow_mod(&flow_mod(FlowModCommand::Add, n, 1)).unwrap());
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@
 //! - `commands`: what the control socket takes
 //! - `compiler`: compiles the ingress filters of a configuration
 //! - `configurator`: the thread that brings the switch to what is wanted
+//! - `dashboard`: the JSON of the dashboard, and the measuring for it
 //! - `drops`: which packets were dropped where, and why
 //! - `engine`: the switch without its management
 //! - `follow`: follows the source of the configuration
@@ -71,6 +72,7 @@ mod apply;
 pub mod commands;
 mod compiler;
 mod configurator;
+mod dashboard;
 mod drops;
 mod engine;
 mod exporter;
@@ -261,11 +263,13 @@ impl<S: ConfigSource> Daemon<S> {
             reloader,
             location: source.location().to_owned(),
             version: settings.version,
+            history: Rc::default(),
             rankings: ranking::Rankings::new(engine),
             started: Instant::now(),
             started_at: SystemTime::now(),
         });
         commands::coverage::watch(&context);
+        dashboard::sampler::watch(&context);
         let first_in_force = Notify::new();
         let serving = async {
             if !socket.is_bound() {

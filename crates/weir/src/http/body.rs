@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 
-use super::Answer;
 use crate::connections::Slot;
 use crate::turn;
 use crate::unixctl::Pieces;
@@ -32,12 +31,9 @@ impl Body {
         Body { content: Content::Whole(Some(text.into())), slot }
     }
 
-    /// An answer; an error in words where it is one.
-    pub(super) fn of(answer: Answer, slot: Rc<Slot>) -> Result<Body, String> {
-        match answer {
-            Answer::Now(outcome) => outcome.map(|text| Body::text(text, slot)),
-            Answer::Pieces(pieces) => Ok(Body { content: Content::Pieces(Box::pin(piece(pieces))), slot }),
-        }
+    /// A text that is made as the peer reads it.
+    pub(super) fn pieces(pieces: Pieces, slot: Rc<Slot>) -> Body {
+        Body { content: Content::Pieces(Box::pin(piece(pieces))), slot }
     }
 }
 

@@ -9,19 +9,25 @@
 //! nothing of its answer. A request's body is never read. Only `GET` and `HEAD` are answered.
 //!
 //! Who is answered, see [`access`]: whoever bears the token, where there is one; otherwise whoever reaches the socket, but no page of
-//! another site in a browser of this machine.
+//! another site in a browser of this machine. A file that is the same in every Weir ([`Route::is_public`]) is had without a token: a
+//! browser that loads a page cannot bear one.
 //!
 //! - [`access`]: who is answered
 //! - `body`: an answer's way to the peer
+//! - [`query`]: what stands behind the `?` of a request
 //! - [`server`]: listens, and serves connections
+
+use tokio::sync::oneshot;
 
 use crate::unixctl::Pieces;
 use crate::unixctl::command::Outcome;
 
 pub mod access;
 mod body;
+pub mod query;
 pub mod server;
 
+pub use query::Query;
 pub use server::Server;
 
 /// A path that is answered, on context `C`.
@@ -30,6 +36,8 @@ pub struct Route<C: 'static> {
     pub path: &'static str,
     /// The media type of the answer.
     pub media_type: &'static str,
+    /// It says nothing of the switch, so no token is asked for.
+    pub is_public: bool,
     /// Makes the answer; the other argument is the query behind `?`, as it came. Runs on the management thread, so it is quick.
     pub run: fn(&C, Option<&str>) -> Answer,
 }
@@ -40,4 +48,8 @@ pub enum Answer {
     Now(Outcome),
     /// A long text, made as the peer reads it.
     Pieces(Pieces),
+    /// A text, or what is wrong with the request, when another thread has done the work. There are few of these at a time.
+    Later(oneshot::Receiver<Outcome>),
+    /// What is wrong with the request, in words.
+    Refused(String),
 }

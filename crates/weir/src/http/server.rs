@@ -8,7 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,9 +23,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
-use super::Route;
 use super::access::{Refusal, Rule, read_token};
 use super::body::Body;
+use super::{Answer, Route};
 use crate::config::http::{Http, HttpAddress};
 use crate::connections::{Connections, Slot};
 use crate::unixctl::server::bind_unix;
@@ -45,6 +48,14 @@ const RETRY: Duration = Duration::from_secs(2);
 /// How long until a connection is tried again that could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// Most answers that other threads work on at a time. So many connections wait for them at most, and the others are free for what is
+/// answered at once.
+const MAX_LATER: usize = 8;
+
+/// What a page from here may load and do: only what is from here, and no script but those in files.
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                              base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The server. Stays on the management thread; the settings come from any.
@@ -64,6 +75,11 @@ impl Server {
     /// Why it does not listen where it should.
     pub fn problem(&self) -> Option<String> {
         self.problem.borrow().clone()
+    }
+
+    /// Whether there is to be a server.
+    pub fn is_wanted(&self) -> bool {
+        self.settings.borrow().listen.is_some()
     }
 
     /// Serves for ever, within a [`tokio::task::LocalSet`]. When the settings change, all connections end.
@@ -101,6 +117,7 @@ impl Server {
             context: context.clone(),
             token_file: wanted.token_file.as_ref().map(|path| self.rundir.join(path)),
             is_local: matches!(address, HttpAddress::Unix(_)),
+            later: Rc::default(),
         });
         loop {
             connections.room().await;
@@ -176,6 +193,8 @@ struct Service<C: 'static> {
     token_file: Option<PathBuf>,
     /// Browsers cannot reach it.
     is_local: bool,
+    /// There is one more of it for each answer that another thread works on.
+    later: Rc<()>,
 }
 
 /// Answers the requests of one peer, in order.
@@ -212,6 +231,8 @@ impl<C> Service<C> {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_POLICY));
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         match status {
             StatusCode::UNAUTHORIZED => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             StatusCode::METHOD_NOT_ALLOWED => drop(headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"))),
@@ -226,27 +247,50 @@ impl<C> Service<C> {
         request: &Request<Incoming>,
         slot: &Rc<Slot>,
     ) -> Result<(&'static str, Body), (StatusCode, String)> {
-        self.check(request).await?;
+        let route = self.routes.iter().find(|route| route.path == request.uri().path());
+        self.check(request, route.is_some_and(|route| route.is_public)).await?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let problem = format!("{}: only GET and HEAD are answered", request.method());
             return Err((StatusCode::METHOD_NOT_ALLOWED, problem));
         }
-        let Some(route) = self.routes.iter().find(|route| route.path == request.uri().path()) else {
+        let Some(route) = route else {
             let paths: Vec<_> = self.routes.iter().map(|route| route.path).collect();
             return Err((StatusCode::NOT_FOUND, format!("nothing is here; there is: {}", paths.join(" "))));
         };
-        let answer = (route.run)(&self.context, request.uri().query());
         let failed = |problem| (StatusCode::INTERNAL_SERVER_ERROR, problem);
-        Ok((route.media_type, Body::of(answer, slot.clone()).map_err(failed)?))
+        let refused = |problem| (StatusCode::BAD_REQUEST, problem);
+        let body = match (route.run)(&self.context, request.uri().query()) {
+            Answer::Now(outcome) => Body::text(outcome.map_err(failed)?, slot.clone()),
+            Answer::Pieces(pieces) => Body::pieces(pieces, slot.clone()),
+            Answer::Later(answer) => {
+                let _working = self.work()?;
+                let ended = |_| failed("the thread that worked on this has ended; the log says why".into());
+                Body::text(answer.await.map_err(ended)?.map_err(refused)?, slot.clone())
+            }
+            Answer::Refused(problem) => return Err(refused(problem)),
+        };
+        Ok((route.media_type, body))
+    }
+
+    /// One more answer that another thread works on, until what this returns is dropped.
+    fn work(&self) -> Result<Rc<()>, (StatusCode, String)> {
+        if Rc::strong_count(&self.later) > MAX_LATER {
+            let problem = format!("{MAX_LATER} requests that take some time are being worked on; ask again");
+            return Err((StatusCode::SERVICE_UNAVAILABLE, problem));
+        }
+        Ok(self.later.clone())
     }
 
     /// Whether the peer is answered. The token is read each time, so that another one counts at once; by another thread, as a file system
     /// may keep it waiting.
-    async fn check(&self, request: &Request<Incoming>) -> Result<(), (StatusCode, String)> {
+    async fn check(&self, request: &Request<Incoming>, is_public: bool) -> Result<(), (StatusCode, String)> {
         let Some(path) = self.token_file.clone() else {
             let rule = if self.is_local { Rule::Anybody } else { Rule::OwnHost };
             return rule.check(request.headers()).map_err(|refusal| (StatusCode::FORBIDDEN, refusal.to_string()));
         };
+        if is_public {
+            return Ok(());
+        }
         let read = tokio::task::spawn_blocking(move || (read_token(&path), path)).await;
         match read {
             Ok((Ok(token), _)) => Rule::Token(&token)

@@ -340,6 +340,18 @@ pub struct WorkerStats {
     pub drops: BTreeMap<String, u64>,
 }
 
+/// Most bytes of a text of a flow, or of one that is made of flows, where many are listed.
+const MAX_TEXT: usize = 2048;
+
+/// A text that is not very long.
+pub fn cut(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.push('…');
+    }
+    text
+}
+
 /// Counters of a port by the names that the column `statistics` has, those that it keeps.
 pub fn statistics(stats: &ports::Stats) -> BTreeMap<String, u64> {
     let ports::Stats {

@@ -45,6 +45,33 @@ pub struct TopFlow {
     pub text: String,
 }
 
+/// The answer of `weir/top pairs`: which ports send to which.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pairs {
+    /// How long was measured, in seconds.
+    pub interval_s: f64,
+    /// How many flows of the datapath were looked at: those with the most traffic, 1000 at most.
+    pub flows: usize,
+    /// How much of the packets of all flows they have had, in percent.
+    pub percent: f64,
+    /// How many pairs of ports they have.
+    pub of: usize,
+    /// The first ones, as in a [`Ranking`].
+    pub rows: Vec<TopPair>,
+}
+
+/// Two ports, of which one sends to the other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TopPair {
+    /// What the flows between them count.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// Where packets come in.
+    pub from: String,
+    /// Where they leave. What is sent to several ports counts for each.
+    pub to: String,
+}
+
 /// An OpenFlow rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TopRule {

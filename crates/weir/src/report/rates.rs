@@ -42,6 +42,9 @@ pub struct WorkerRates {
     pub sent: f64,
     /// Packets dropped, for whatever reason.
     pub dropped: f64,
+    /// The same by reason; those that occur.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drops: BTreeMap<String, f64>,
     /// Packets that ports did not take.
     pub refused: f64,
     /// Passes because of recirculation.
@@ -165,6 +168,7 @@ impl WorkerStats {
             packets: rate(self.packets),
             sent: rate(self.sent),
             dropped: rate(self.drops.values().sum()),
+            drops: self.drops.iter().filter(|(_, n)| **n > 0).map(|(reason, n)| (reason.clone(), rate(*n))).collect(),
             refused: rate(self.refused),
             recirculated: rate(self.recirculated),
             simple_hits: rate(self.simple_hits),

@@ -33,12 +33,21 @@ const MOST_STATES: usize = 64;
 
 /// `weir/explain`.
 pub fn report(context: &Context, args: &[String]) -> Reply {
+    start(context, args, |explanation| super::reports::json(&explanation))
+}
+
+/// Explains on a thread of its own, where the answer is made, too.
+pub fn start(
+    context: &Context,
+    args: &[String],
+    answer: impl FnOnce(report::Explanation) -> Result<String, String> + Send + 'static,
+) -> Reply {
     let asked = match Asked::read(context, args) {
         Ok(asked) => asked,
         Err(problem) => return Reply::Now(Err(problem)),
     };
     let (switch, datapath) = (context.engine.switch.clone(), context.engine.datapath.clone());
-    Reply::on_thread("explain", move || super::reports::json(&asked.explain(&switch, &datapath)?))
+    Reply::on_thread("explain", move || answer(asked.explain(&switch, &datapath)?))
 }
 
 /// What is to be explained.

@@ -92,7 +92,7 @@ fn datapath_flows(context: &Context) -> Pieces {
 }
 
 /// The items of a JSON array, without its brackets.
-pub(super) fn list<T, J: Serialize>(
+pub fn list<T, J: Serialize>(
     mut next: impl FnMut() -> Option<Vec<T>> + 'static,
     show: impl Fn(T) -> J + 'static,
 ) -> Pieces {
@@ -112,7 +112,7 @@ pub(super) fn list<T, J: Serialize>(
 }
 
 /// A text that is there already.
-pub(super) fn literal(part: impl Into<String>) -> Pieces {
+pub fn literal(part: impl Into<String>) -> Pieces {
     let part = part.into();
     Box::new(move |text| {
         text.push_str(&part);
@@ -121,7 +121,7 @@ pub(super) fn literal(part: impl Into<String>) -> Pieces {
 }
 
 /// Texts one after the other.
-pub(super) fn in_turn(parts: Vec<Pieces>) -> Pieces {
+pub fn in_turn(parts: Vec<Pieces>) -> Pieces {
     let mut rest = parts.into_iter();
     let mut part = rest.next();
     Box::new(move |text| {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use datapath::PortNo;
 use datapath::conntrack::counters::Counter;
 use ofproto::PortInfo;
+use ofproto::bridge::TableCounts;
 use ports::pools;
 
 use super::Context;
@@ -129,9 +130,12 @@ fn of_bridge(bridge: &ofproto::Bridge) -> Bridge {
 }
 
 /// The tables of a bridge that are in use.
+pub fn tables_in_use(bridge: &ofproto::Bridge) -> impl Iterator<Item = TableCounts> {
+    bridge.table_counts().into_iter().filter(|counts| counts.flows > 0 || counts.lookups > 0)
+}
+
 fn tables(bridge: &ofproto::Bridge) -> Vec<Table> {
-    let counts = bridge.table_counts().into_iter().filter(|counts| counts.flows > 0 || counts.lookups > 0);
-    counts
+    tables_in_use(bridge)
         .map(|counts| Table {
             bridge: bridge.name().to_owned(),
             table: counts.table.0.to_string(),

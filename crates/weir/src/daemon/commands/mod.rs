@@ -31,6 +31,7 @@
 //! - `vlog`: `vlog/...`
 //! - `waiting`: the commands until the first configuration has come
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -42,6 +43,7 @@ use super::engine::Engine;
 use super::openflow;
 use super::ranking::Rankings;
 use super::reload::Reloader;
+use crate::dashboard::history::History;
 use crate::http;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Commands};
@@ -68,7 +70,7 @@ macro_rules! pieces {
     };
 }
 
-mod activity;
+pub mod activity;
 #[cfg(any(test, fuzzing))]
 pub mod arguments;
 mod cidr;
@@ -80,10 +82,10 @@ mod dpctl;
 mod dpdk;
 mod drops;
 mod dummy;
-mod explain;
+pub mod explain;
 mod export;
 mod features;
-mod flows;
+pub mod flows;
 pub mod implementations;
 mod ingress;
 pub mod metrics;
@@ -91,10 +93,10 @@ mod neighbours;
 mod pmd;
 mod ports;
 mod qos;
-mod reports;
+pub mod reports;
 mod routes;
 mod slow_path;
-mod stats;
+pub mod stats;
 mod tap;
 mod time;
 mod trace;
@@ -125,6 +127,8 @@ pub struct Context {
     pub version: String,
     /// Which implementations of functions were chosen.
     pub chosen: implementations::Chosen,
+    /// The last hour, for the dashboard.
+    pub history: Rc<RefCell<History>>,
     /// What has the most traffic.
     pub rankings: Rankings,
     /// When the daemon started.

@@ -1,14 +1,16 @@
 //! `weir/show` and `weir/ports`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use datapath::Drops;
 use ofproto::PortInfo;
 
 use super::Context;
+use crate::config::Target;
 use crate::config::desired::format_mac;
 use crate::reconfigure::unapplied::Unapplied;
 use crate::report::{BridgeShow, ControllerShow, PortShow, Ports, Show, statistics};
+use crate::source::ControllerStatus;
 use crate::unixctl::command::Outcome;
 
 /// `weir/show`.
@@ -40,7 +42,7 @@ pub fn json(report: &impl serde::Serialize) -> Outcome {
 }
 
 /// What the datapath has dropped, by its numbers of ports.
-fn drops_by_port(context: &Context) -> HashMap<u32, Drops> {
+pub fn drops_by_port(context: &Context) -> HashMap<u32, Drops> {
     context.engine.datapath.stats().ports.into_iter().map(|(number, drops)| (number.0, drops)).collect()
 }
 
@@ -51,35 +53,40 @@ fn show_bridge(
     drops: &HashMap<u32, Drops>,
 ) -> BridgeShow {
     let config = bridge.config();
-    let controllers = context.openflow.controllers(bridge.name());
     BridgeShow {
         name: bridge.name().to_owned(),
         datapath_id: format!("{:016x}", config.datapath_id),
-        fail_mode: match config.fail_mode {
-            ofproto::FailMode::Standalone => "standalone".into(),
-            ofproto::FailMode::Secure => "secure".into(),
-        },
-        controllers: controllers
-            .into_iter()
-            .map(|(target, status)| ControllerShow {
-                target: target.to_string(),
-                connections: status.connections,
-                error: status.error,
-            })
-            .collect(),
+        fail_mode: fail_mode(config.fail_mode).into(),
+        controllers: controllers_of(context, bridge.name()),
         ports: bridge_ports(bridge, unapplied, drops),
         flows: bridge.flow_count() as u64,
         macs: bridge.mac_counts().0,
     }
 }
 
+/// The word for it.
+pub fn fail_mode(mode: ofproto::FailMode) -> &'static str {
+    match mode {
+        ofproto::FailMode::Standalone => "standalone",
+        ofproto::FailMode::Secure => "secure",
+    }
+}
+
+/// The controllers of a bridge.
+pub fn controllers_of(context: &Context, bridge: &str) -> Vec<ControllerShow> {
+    let controllers = context.openflow.controllers(bridge).into_iter();
+    let show = |(target, status): (Target, ControllerStatus)| ControllerShow {
+        target: target.to_string(),
+        connections: status.connections,
+        error: status.error,
+    };
+    controllers.map(show).collect()
+}
+
 /// The ports of a bridge, those that could not be opened last.
 fn bridge_ports(bridge: &ofproto::Bridge, unapplied: &Unapplied, drops: &HashMap<u32, Drops>) -> Vec<PortShow> {
     let mut ports: Vec<_> = bridge.ports().iter().map(|info| show_port(bridge.name(), info)).collect();
-    for port in &mut ports {
-        let of_port = port.dp_port.and_then(|number| drops.get(&number));
-        port.drops = of_port.map(|d| d.iter().map(|(r, n)| (r.name().into(), n)).collect()).unwrap_or_default();
-    }
+    ports.iter_mut().for_each(|port| port.drops = drops_of(port.dp_port, drops));
     for failed in unapplied.ports.iter().filter(|failed| failed.bridge == bridge.name()) {
         match ports.iter_mut().find(|port| port.name == failed.name) {
             Some(port) => port.error = Some(failed.error.clone()),
@@ -94,6 +101,31 @@ fn bridge_ports(bridge: &ofproto::Bridge, unapplied: &Unapplied, drops: &HashMap
         }
     }
     ports
+}
+
+/// What the datapath has dropped at a port.
+fn drops_of(dp_port: Option<u32>, drops: &HashMap<u32, Drops>) -> BTreeMap<String, u64> {
+    let of_port = dp_port.and_then(|number| drops.get(&number));
+    of_port.map(|d| d.iter().map(|(r, n)| (r.name().into(), n)).collect()).unwrap_or_default()
+}
+
+/// What a port counts, and whether it works: of [`PortShow`] what rates are made of.
+pub fn count_port(bridge: &str, info: &PortInfo, drops: &HashMap<u32, Drops>) -> PortShow {
+    let mut port = PortShow {
+        name: info.name.clone(),
+        bridge: bridge.to_owned(),
+        kind: info.kind.to_owned(),
+        drops: drops_of(info.dp_port.map(|n| n.0), drops),
+        link_up: true,
+        admin_up: true,
+        ..PortShow::default()
+    };
+    if let Some(device) = &info.device {
+        let link = device.link();
+        (port.link_up, port.admin_up) = (link.up, link.admin_up);
+        port.statistics = statistics(&device.stats());
+    }
+    port
 }
 
 fn show_port(bridge: &str, info: &PortInfo) -> PortShow {

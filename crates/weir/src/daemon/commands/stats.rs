@@ -11,6 +11,11 @@ use crate::unixctl::command::Outcome;
 
 /// `weir/stats`.
 pub fn report(context: &Context, _: &[String]) -> Outcome {
+    json(&stats(context))
+}
+
+/// The counters of the workers.
+pub fn stats(context: &Context) -> Stats {
     let stats = context.engine.datapath.stats();
     let queues = queues_by_worker(context);
     let workers: Vec<_> =
@@ -18,7 +23,7 @@ pub fn report(context: &Context, _: &[String]) -> Outcome {
     let ended = (stats.ended != datapath::WorkerStats::default()).then(|| worker(&stats.ended, Vec::new()));
     let all = || stats.workers.iter().chain([&stats.ended]);
     let occurred: BTreeSet<_> = all().flat_map(|w| w.drops.iter()).map(|(reason, _)| reason).collect();
-    json(&Stats {
+    Stats {
         workers,
         ended,
         flows: stats.flows,
@@ -27,7 +32,7 @@ pub fn report(context: &Context, _: &[String]) -> Outcome {
         evictions: stats.evictions,
         cycles_per_second: stats.cycles_per_second,
         drop_reasons: occurred.into_iter().map(|r| (r.name().into(), r.describe().into())).collect(),
-    })
+    }
 }
 
 fn worker(w: &datapath::WorkerStats, queues: Vec<String>) -> WorkerStats {

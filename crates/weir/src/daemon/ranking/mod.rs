@@ -10,8 +10,9 @@
 //!   intervals get longer.
 //! - It keeps 50 to 100 bytes for each flow or rule meanwhile.
 //!
-//! Modules: `question` (what is asked), `walk` (over everything), `top` (the first N of many).
+//! Modules: `question` (what is asked), `pairs` (flows added up by ports), `walk` (over everything), `top` (the first N of many).
 
+mod pairs;
 mod question;
 mod top;
 mod walk;

@@ -55,6 +55,8 @@ pub enum Measure {
 pub struct Question {
     /// What is ranked.
     pub subject: Subject,
+    /// Of flows: they are added up by the ports between which their packets pass.
+    pub pairs: bool,
     /// Most rows of the answer.
     pub most: usize,
     /// What decides the order.
@@ -72,11 +74,13 @@ pub struct Question {
 impl Question {
     /// Reads the arguments.
     pub fn parse(words: &[String]) -> Result<Question, String> {
-        let (subject, options) = words.split_first().ok_or("flows, rules or drops?")?;
-        let found = Subject::ALL.into_iter().find(|s| s.name() == subject);
-        let subject = found.ok_or_else(|| format!("{subject}: neither flows, rules nor drops"))?;
+        let (subject, options) = words.split_first().ok_or("flows, rules, drops or pairs?")?;
+        let pairs = subject == "pairs";
+        let found = if pairs { Some(Subject::Flows) } else { Subject::ALL.into_iter().find(|s| s.name() == subject) };
+        let subject = found.ok_or_else(|| format!("{subject}: neither flows, rules, drops nor pairs"))?;
         let mut question = Question {
             subject,
+            pairs,
             most: USUAL,
             by: Measure::Packets,
             port: None,
@@ -138,12 +142,14 @@ mod tests {
         assert_eq!((question.port.as_deref(), question.interval), (Some("eth1"), Duration::from_millis(500)));
         assert_eq!(question.rule, Some(("br0".into(), "0:9:17".parse().unwrap())));
         assert_eq!(parse("drops").unwrap().most, 20);
+        let pairs = parse("pairs by=bytes port=eth1").unwrap();
+        assert_eq!((pairs.subject, pairs.pairs, question.pairs), (Subject::Flows, true, false));
     }
 
     #[test]
     fn what_is_wrong_is_said() {
         for (text, says) in [
-            ("", "flows, rules or drops"),
+            ("", "flows, rules, drops or pairs"),
             ("ports", "ports: neither"),
             ("flows most=0", "from 1 to 1000"),
             ("flows most=1001", "from 1 to 1000"),

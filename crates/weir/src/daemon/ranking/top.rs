@@ -3,6 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::Hash;
+use std::time::Duration;
+
+use super::question::Measure;
+use crate::report::ranking::Traffic;
 
 /// The highest ones of what it is given, `most` at most; of equal ones, any.
 pub struct Highest<T> {
@@ -41,6 +45,35 @@ pub struct Count {
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Count) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What one of many is ranked by: the rise of what is measured, then what it has counted in all.
+pub type Rank = (u64, u64);
+
+/// The rank of what has risen and counted so much.
+pub fn rank(by: Measure, risen: Count, all: Count) -> Rank {
+    match by {
+        Measure::Packets => (risen.packets, all.packets),
+        Measure::Bytes => (risen.bytes, all.bytes),
+    }
+}
+
+/// What was counted, with its rates.
+pub fn by_second(risen: Count, all: Count, time: Duration) -> Traffic {
+    let per_second = |n: u64| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
+    Traffic {
+        packets_per_s: per_second(risen.packets),
+        bytes_per_s: per_second(risen.bytes),
+        packets: all.packets,
+        bytes: all.bytes,
+    }
 }
 
 /// What was counted up to the walk before.

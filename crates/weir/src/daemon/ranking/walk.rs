@@ -10,17 +10,16 @@ use datapath::{Datapath, FlowId, PortNo};
 use ofproto::{Bridge, DropSite, RuleCounters, RuleId};
 use openflow::text::flow::format_flow_stats;
 
-use super::question::{Measure, Question};
-use super::top::{Baseline, Count, Highest};
+use super::pairs;
+use super::question::Question;
+use super::top::{Baseline, Count, Highest, Rank, by_second, rank};
 use crate::daemon::drops::{self, DropSource};
 use crate::daemon::engine::Engine;
 use crate::flow_text::Names;
+use crate::report::cut;
 use crate::report::drops::{DropRow, RowKey};
 use crate::report::ranking::{Ranking, TopDrop, TopFlow, TopRule, Traffic};
 use crate::unixctl::command::Outcome;
-
-/// Most bytes of a flow's text in an answer.
-const MAX_TEXT: usize = 2048;
 
 /// Most questions that one walk answers.
 pub const MAX_QUESTIONS: usize = 64;
@@ -43,60 +42,35 @@ pub enum DropKey {
     Row(RowKey),
 }
 
-/// What one of many is ranked by: the rise of what is measured, then what it has counted in all.
-type Rank = (u64, u64);
-
-fn rank(by: Measure, risen: Count, all: Count) -> Rank {
-    match by {
-        Measure::Packets => (risen.packets, all.packets),
-        Measure::Bytes => (risen.bytes, all.bytes),
-    }
-}
-
 /// What is found for a question during a walk.
 struct Found<'a, T> {
     question: &'a Question,
     /// Rank, rise, count, and what it is.
     highest: Highest<(Rank, Count, Count, T)>,
     of: usize,
+    /// The rise of all.
+    risen: Count,
 }
 
 impl<T: Ord> Found<'_, T> {
     fn new(question: &Question) -> Found<'_, T> {
-        Found { question, highest: Highest::new(question.most), of: 0 }
+        let most = if question.pairs { pairs::FLOWS } else { question.most };
+        Found { question, highest: Highest::new(most), of: 0, risen: Count::default() }
     }
 
     fn offer(&mut self, risen: Count, all: Count, what: T) {
         self.of += 1;
+        self.risen += risen;
         self.highest.offer((rank(self.question.by, risen, all), risen, all, what));
     }
 
     /// The answer, with a row for each that is still there.
     fn answer<R: serde::Serialize>(self, time: Duration, row: impl Fn(T, Traffic) -> Option<R>) -> Outcome {
         let highest = self.highest.into_sorted().into_iter();
-        let rows = highest.filter_map(|(_, risen, all, what)| row(what, traffic(risen, all, time))).collect();
+        let rows = highest.filter_map(|(_, risen, all, what)| row(what, by_second(risen, all, time))).collect();
         let ranking = Ranking { interval_s: time.as_secs_f64(), of: self.of, rows };
         serde_json::to_string(&ranking).map_err(|e| e.to_string())
     }
-}
-
-fn traffic(risen: Count, all: Count, time: Duration) -> Traffic {
-    let per_second = |n: u64| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
-    Traffic {
-        packets_per_s: per_second(risen.packets),
-        bytes_per_s: per_second(risen.bytes),
-        packets: all.packets,
-        bytes: all.bytes,
-    }
-}
-
-/// A text that is not very long.
-fn cut(mut text: String) -> String {
-    if text.len() > MAX_TEXT {
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
-        text.push('…');
-    }
-    text
 }
 
 /// Which flows a question is about.
@@ -168,8 +142,16 @@ pub fn flows(
     baseline.end();
     let names = Names::of_datapath(datapath);
     let row = |id: FlowId, traffic| describe_flow(datapath, id, &names, traffic);
-    let answers = found.into_iter().zip(filters);
-    answers.map(|(found, filter)| filter.and_then(|_| found.answer(time, row))).collect()
+    let answer = |found: Found<'_, FlowId>| {
+        if !found.question.pairs {
+            return found.answer(time, row);
+        }
+        let Found { question, highest, risen, .. } = found;
+        let flows = highest.into_sorted().into_iter().map(|(_, risen, all, id)| (risen, all, id));
+        let pairs = pairs::pairs(datapath, question, flows, risen, time);
+        serde_json::to_string(&pairs).map_err(|e| e.to_string())
+    };
+    found.into_iter().zip(filters).map(|(found, filter)| filter.and_then(|_| answer(found))).collect()
 }
 
 fn describe_flow(datapath: &Datapath, id: FlowId, names: &Names, traffic: Traffic) -> Option<TopFlow> {
