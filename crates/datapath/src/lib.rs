@@ -23,6 +23,7 @@
 //! | `slowpath` | Packets on their way to a handler and back, in order and fairly |
 //! | `control` | The control plane: ports, workers, handlers, and which worker polls which queue |
 //! | [`tap`] | Taps: copies of packets for who looks, with what has become of each |
+//! | [`verify`] | Samples for the verification of the caches |
 //! | [`sync`] | Deferred freeing (RCU), counters, clocks, the cycle counter |
 
 pub mod account;
@@ -45,6 +46,7 @@ pub mod tap;
 pub mod text;
 pub mod topology;
 pub mod upcall;
+pub mod verify;
 mod worker;
 
 pub use account::Account;

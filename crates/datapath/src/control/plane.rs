@@ -26,6 +26,7 @@ use crate::slowpath::new_flows::NewFlows;
 use crate::sync::rcu::Reader;
 use crate::tap::WorkerTap;
 use crate::tap::list::TapList;
+use crate::verify::state::Verification;
 use crate::worker::Worker;
 use crate::worker::mailbox::Command;
 use crate::worker::setup::WorkerSetup;
@@ -43,6 +44,8 @@ pub struct ControlPlane {
     pub balancer: Balancer,
     /// Who looks at packets.
     pub taps: TapList,
+    /// Which packets are sampled to verify the caches.
+    pub verification: Verification,
     scheduling: Scheduling,
     unpinnable: Unpinnable,
     runtime: Box<dyn Runtime>,
@@ -69,6 +72,7 @@ impl ControlPlane {
             config,
             balancer: Balancer::default(),
             taps: TapList::default(),
+            verification: Verification::default(),
             scheduling: Scheduling::default(),
             unpinnable: Unpinnable::default(),
             runtime: Box::new(Inline::default()),
@@ -233,6 +237,7 @@ impl ControlPlane {
         let workers = self.pool.read().numbers().len() + 1;
         let tap = |tap| WorkerTap::new(tap, workers);
         self.taps.iter().for_each(|of| worker.executor.outputs.add_tap(tap(of), table, clock.now()));
+        worker.executor.verify.set(self.verification.for_worker(table, workers));
         for (at, channel) in channels.iter().enumerate() {
             self.handlers.of_channel(number, at).channel_list.add(Served::new(channel.clone()));
         }

@@ -5,6 +5,7 @@ mod ports;
 mod settings;
 mod statistics;
 mod taps;
+mod verify;
 
 pub use taps::Tap;
 

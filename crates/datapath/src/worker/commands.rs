@@ -82,6 +82,7 @@ impl Worker {
                 Command::AddTap(tap) => self.executor.outputs.add_tap(*tap, &self.table, self.executor.now),
                 Command::SetTapPorts { number, ports } => self.executor.outputs.set_tap_ports(number, &ports),
                 Command::RemoveTap(number) => self.executor.outputs.remove_tap(number),
+                Command::SetVerifying(verifying) => self.executor.verify.set(*verifying),
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // A report does not count as work, or a worker that is asked for reports would never be idle.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::actions::sample::Sampling;
 use crate::classify::CacheTier;
 use crate::conntrack::fragments::Held;
 use crate::drop::DropReason;
@@ -21,6 +22,7 @@ use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::slowpath::channel::ServingHandlers;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::tap::{Ports, WorkerTap};
+use crate::verify::worker::VerifyRing;
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
 
@@ -56,6 +58,8 @@ pub enum Command {
     SetTapPorts { number: u64, ports: Ports },
     /// Show nothing more to a tap.
     RemoveTap(u64),
+    /// Change which packets are sampled for verification, and where samples go.
+    SetVerifying(Box<(Sampling, Option<Box<VerifyRing>>)>),
     /// Change the flush interval.
     SetFlushInterval(Duration),
     /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no

@@ -128,6 +128,8 @@ pub struct Datapath {
     pub bundle_idle: Duration,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
+    /// One of so many packets is verified (`verify-sampling`); zero: none.
+    pub verify_sampling: u32,
     /// The flow tables are being restored by a tool: nothing is forwarded until that is done (`flow-restore-wait`).
     pub flow_restore_wait: bool,
 }
@@ -147,6 +149,7 @@ impl Default for Datapath {
             controller_memory: 256,
             bundle_idle: Duration::from_secs(10),
             vlan_limit: 2,
+            verify_sampling: 1 << 20,
             flow_restore_wait: false,
         }
     }

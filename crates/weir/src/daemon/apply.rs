@@ -182,6 +182,7 @@ impl LiveSwitch {
         if datapath.exact_cache_memory != self.datapath.exact_cache_memory {
             self.engine.datapath.set_exact_entries(exact_entries(datapath));
         }
+        self.engine.datapath.set_verify_sampling(datapath.verify_sampling);
         if datapath.vlan_limit != self.datapath.vlan_limit {
             self.engine.datapath.set_vlan_limit(VlanLimit::of(datapath.vlan_limit));
             // Flows that were made under the old limit would match the wrong packets.

@@ -7,6 +7,7 @@
 //! top                finds what has the most traffic, while somebody asks
 //! exporter           sends samples and flow records to collectors
 //! port-watch         notices what happens to the ports' devices
+//! verifier           verifies what the caches did with some packets
 //! netstate           follows the kernel's routes and neighbours
 //! handlers, workers  belong to the datapath
 //! ```
@@ -40,6 +41,7 @@
 //! - `seed`: secrets of the datapaths' hashes
 //! - `separate`: datapaths that no bridge uses
 //! - `topology`: the machine's cores and NUMA nodes
+//! - `verifier`: the thread that verifies what the caches did
 //! - `watch`: the thread that watches the ports' devices
 
 use std::path::PathBuf;
@@ -89,6 +91,7 @@ mod routes;
 mod seed;
 mod separate;
 pub mod topology;
+mod verifier;
 mod watch;
 
 use apply::LiveSwitch;
@@ -99,6 +102,7 @@ use exporter::ExporterThread;
 use netstate::NetWatch;
 use process::{exit, panic};
 use reload::{Asker, Reloader};
+use verifier::VerifierThread;
 use watch::Watch;
 
 /// How a daemon runs.
@@ -231,6 +235,7 @@ impl<S: ConfigSource> Daemon<S> {
         // Ends last: the last flows are credited before.
         let _exporter = ExporterThread::start(engine)?;
         let _revalidator = Revalidator::start(engine)?;
+        let _verifier = VerifierThread::start(engine)?;
         let tls = Tls::default();
         let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone(), tls.clone()));
         let (requests, queue) = openflow::requests();

@@ -28,6 +28,7 @@
 //! - `tap`: `weir/tap`
 //! - `time`: `time/stop`, `time/warp`
 //! - `trace`: `ofproto/trace...`
+//! - `verify`: `weir/verify`
 //! - `vlog`: `vlog/...`
 //! - `waiting`: the commands until the first configuration has come
 
@@ -97,6 +98,7 @@ mod stats;
 mod tap;
 mod time;
 mod trace;
+mod verify;
 mod vlog;
 pub mod waiting;
 
@@ -192,6 +194,9 @@ static COMMANDS: &[Command<Context>] = commands! {
     "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
     "weir/metrics" "" (0, 0) pieces!(metrics::report), "All counters in Prometheus's text format.";
     "weir/drops" "" (0, 0) pieces!(drops::report), "Which packets were dropped where, and why, as JSON.";
+
+    "weir/verify" "" (0, 0) now!(verify::show),
+        "How many packets were verified (other_config:verify-sampling), and where caches and tables disagree.";
 
     "weir/tap" "[--drops] [--rx|--tx|--both] [--count=N] [--snaplen=N] [--rate=N] [--format=text|json|pcapng] [--port=PORT]... \
                 [--filter=FILTER] [--check] [PORT]... [FILTER]" (0, usize::MAX) tap::start,

@@ -69,6 +69,7 @@ pub const TABLES: &[TableColumns] = &[
             "pmd-sleep-max",
             "stats-update-interval",
             "tx-flush-interval",
+            "verify-sampling",
             "vhost-iommu-support",
             "vhost-postcopy-support",
             "vhost-sock-dir",

@@ -227,6 +227,7 @@ impl DatabaseState {
         let bundles: Option<u32> =
             self.number(root, "other_config", "bundle-idle-timeout").filter(|&seconds| seconds != 0);
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
+        let verify: Option<u32> = self.number(root, "other_config", "verify-sampling");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
         let revalidators: Option<u32> = self.number(root, "other_config", "n-revalidator-threads");
         let handlers: Option<u32> = self.number(root, "other_config", "n-handler-threads");
@@ -244,6 +245,7 @@ impl DatabaseState {
             exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
             controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),
             bundle_idle: bundles.map_or(default.bundle_idle, |seconds| Duration::from_secs(seconds.into())),
+            verify_sampling: verify.unwrap_or(default.verify_sampling),
             // As OVS's. Zero is for as many as can be.
             vlan_limit: if vlans.unwrap_or(1) == 1 { 1 } else { default.vlan_limit },
             ..default

@@ -293,6 +293,9 @@ fn read_datapath(mut s: Section) -> Datapath {
             .integer("exact-cache-memory-mib", 1..=65_536, "a number of MiB")
             .unwrap_or(default.exact_cache_memory.into()) as u32,
         vlan_limit: s.integer("vlan-limit", 1..=2, "1 or 2").unwrap_or(default.vlan_limit.into()) as u8,
+        verify_sampling: s
+            .integer("verify-sampling", 0..=u32::MAX.into(), "a number of packets; 0 switches verification off")
+            .unwrap_or(default.verify_sampling.into()) as u32,
         flow_restore_wait: false,
     };
     s.finish();

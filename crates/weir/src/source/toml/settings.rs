@@ -79,6 +79,7 @@ pub const TABLES: &[Table] = &[
             "controller-memory-mib" "16 to 65536" "256" "Most memory of what OpenFlow peers have not read yet, in MiB.";
             "bundle-idle-timeout" "1 to 86400" "10" "How long a bundle stays that its connection does not use, in seconds.";
             "vlan-limit" "1 to 2" "2" "How many VLAN tags can be matched; a further one is payload.";
+            "verify-sampling" COUNT "1048576" "One in so many packets is judged a second time by the OpenFlow tables; 0 switches that off.";
         },
     },
     Table {
