@@ -22,6 +22,7 @@
 //! | [`mod@conntrack`] | Connection tracking as a stage |
 //! | `slowpath` | Packets on their way to a handler and back, in order and fairly |
 //! | `control` | The control plane: ports, workers, handlers, and which worker polls which queue |
+//! | [`perf`] | Detailed performance metrics of workers |
 //! | [`tap`] | Taps: copies of packets for who looks, with what has become of each |
 //! | [`verify`] | Samples for the verification of the caches |
 //! | [`sync`] | Deferred freeing (RCU), counters, clocks, the cycle counter |
@@ -37,6 +38,7 @@ pub mod datapath;
 pub mod drop;
 pub mod error;
 pub mod meter;
+pub mod perf;
 pub mod pipeline;
 mod port_no;
 mod slowpath;

@@ -20,6 +20,7 @@ use crate::control::schedule_log::{self, Lines, Unpinnable, shown_core};
 use crate::control::scheduler::{self, Scheduling};
 use crate::drop::DropReason;
 use crate::error::Error;
+use crate::perf::state::PerfState;
 use crate::slowpath::channel::Channel;
 use crate::slowpath::handler::{Handler, ProgramCache, Served};
 use crate::slowpath::new_flows::NewFlows;
@@ -46,6 +47,8 @@ pub struct ControlPlane {
     pub taps: TapList,
     /// Which packets are sampled to verify the caches.
     pub verification: Verification,
+    /// Which performance metrics workers measure.
+    pub perf: PerfState,
     scheduling: Scheduling,
     unpinnable: Unpinnable,
     runtime: Box<dyn Runtime>,
@@ -73,6 +76,7 @@ impl ControlPlane {
             balancer: Balancer::default(),
             taps: TapList::default(),
             verification: Verification::default(),
+            perf: PerfState::default(),
             scheduling: Scheduling::default(),
             unpinnable: Unpinnable::default(),
             runtime: Box::new(Inline::default()),
@@ -238,6 +242,7 @@ impl ControlPlane {
         let tap = |tap| WorkerTap::new(tap, workers);
         self.taps.iter().for_each(|of| worker.executor.outputs.add_tap(tap(of), table, clock.now()));
         worker.executor.verify.set(self.verification.for_worker(table, workers));
+        worker.set_perf(self.perf.for_worker(number, false));
         for (at, channel) in channels.iter().enumerate() {
             self.handlers.of_channel(number, at).channel_list.add(Served::new(channel.clone()));
         }
@@ -266,6 +271,7 @@ impl ControlPlane {
         let _ = drained.recv();
         // Waiting packets are transmitted and counted before the counters are read for the last time.
         let ended = self.runtime.remove_worker(number).map(Worker::end);
+        self.perf.forget(number);
         let Some(handle) = self.pool.write().remove(number) else { return };
         // A worker that has panicked keeps what it had; the process is about to end.
         let Some((reader, queues)) = ended else { return };

@@ -1,6 +1,7 @@
 //! The datapath as the rest of the switch sees it.
 
 mod flows;
+mod perf;
 mod ports;
 mod settings;
 mod statistics;

@@ -17,6 +17,7 @@ use packet::{Batch, Packet, Time};
 use crate::action::PortNo;
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
+use crate::perf::{Metric, PerfMetrics};
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::sync::counters::WorkerCounters;
 use crate::tap::{Ports, Taps, WorkerTap};
@@ -42,6 +43,8 @@ pub struct Outputs {
     turn: Duration,
     worker: usize,
     counters: Arc<WorkerCounters>,
+    /// For performance metrics, if they are on.
+    pub perf: Option<Arc<PerfMetrics>>,
     /// Who looks at packets: nobody, nearly always.
     taps: Option<Box<Taps>>,
     /// For taps: the flow whose actions are being executed. Not kept up to date without one, nor where packets of several flows are sent
@@ -73,6 +76,7 @@ impl Outputs {
             turn,
             worker,
             counters,
+            perf: None,
             taps: None,
             at_flow: FlowRef::NONE,
             now: Time(0),
@@ -212,7 +216,7 @@ impl Outputs {
         }
         output.batch.push(packet);
         if output.batch.is_full() {
-            send(&self.taps, output, now, &self.counters);
+            send((&self.taps, &self.perf), output, now, &self.counters);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
@@ -239,7 +243,7 @@ impl Outputs {
             }
             output.batch.push(packet);
             if output.batch.is_full() {
-                send(&self.taps, output, now, &self.counters);
+                send((&self.taps, &self.perf), output, now, &self.counters);
                 output.since = now;
                 self.sent_lately = true;
             }
@@ -266,7 +270,7 @@ impl Outputs {
             && self.interval.is_zero()
         {
             show_sent(&self.taps, batch, port, now);
-            transmit(&mut output.queue, batch, &self.counters, now);
+            transmit(&mut output.queue, batch, &self.counters, &self.perf, now);
             self.sent_lately = true;
             return;
         }
@@ -308,7 +312,7 @@ impl Outputs {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
             && !output.batch.is_empty()
         {
-            send(&self.taps, output, now, &self.counters);
+            send((&self.taps, &self.perf), output, now, &self.counters);
             self.sent_lately = true;
         }
     }
@@ -377,14 +381,28 @@ fn show_sent(taps: &Option<Box<Taps>>, batch: &Batch, port: PortNo, now: Time) {
 
 /// Transmits what waits for a port.
 #[inline]
-fn send(taps: &Option<Box<Taps>>, output: &mut OutputPort, now: Time, counters: &WorkerCounters) {
+fn send(
+    (taps, perf): (&Option<Box<Taps>>, &Option<Arc<PerfMetrics>>),
+    output: &mut OutputPort,
+    now: Time,
+    counters: &WorkerCounters,
+) {
     show_sent(taps, &output.batch, output.port.no, now);
-    transmit(&mut output.queue, &mut output.batch, counters, now);
+    transmit(&mut output.queue, &mut output.batch, counters, perf, now);
 }
 
 #[inline]
-fn transmit(queue: &mut Queue, batch: &mut Batch, counters: &WorkerCounters, now: Time) {
+fn transmit(
+    queue: &mut Queue,
+    batch: &mut Batch,
+    counters: &WorkerCounters,
+    perf: &Option<Arc<PerfMetrics>>,
+    now: Time,
+) {
     let count = batch.len();
+    if let Some(perf) = perf {
+        perf.add(Metric::TransmitBatch, count as u64);
+    }
     let packets = queue.transmit(batch, now).min(count);
     debug_assert!(batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
     batch.clear();

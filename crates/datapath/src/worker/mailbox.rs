@@ -16,6 +16,7 @@ use crate::actions::sample::Sampling;
 use crate::classify::CacheTier;
 use crate::conntrack::fragments::Held;
 use crate::drop::DropReason;
+use crate::perf::worker::WorkerPerf;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
@@ -60,6 +61,8 @@ pub enum Command {
     RemoveTap(u64),
     /// Change which packets are sampled for verification, and where samples go.
     SetVerifying(Box<(Sampling, Option<Box<VerifyRing>>)>),
+    /// Measure performance from now on, or no longer.
+    SetPerf(Option<Box<WorkerPerf>>),
     /// Change the flush interval.
     SetFlushInterval(Duration),
     /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no

@@ -100,6 +100,7 @@ impl Worker {
             idle_policy: IdlePolicy::new(dedicated),
             housekept: Time(0),
             time_cache: TimeCache::default(),
+            perf: None,
         }
     }
 

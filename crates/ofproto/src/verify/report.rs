@@ -164,6 +164,9 @@ pub(super) struct Doubt {
     pub compared: usize,
 }
 
+/// The actions that a flow had when it was noticed that a cache knew it otherwise, and when that was.
+type Suspicion = (Arc<[Action]>, Time);
+
 /// What verification has found, and what it remembers.
 #[derive(Default)]
 pub(crate) struct Verification {
@@ -172,8 +175,8 @@ pub(crate) struct Verification {
     pub(super) reader: OnceLock<VerifyReader>,
     /// What is to be compared again, the oldest first.
     pub(super) doubts: Mutex<VecDeque<Doubt>>,
-    /// Flows that a cache knew otherwise, with the actions they had when that was noticed, and when that was.
-    suspects: Mutex<HashMap<FlowId, (Arc<[Action]>, Time)>>,
+    /// Flows that a cache knew otherwise.
+    suspects: Mutex<HashMap<FlowId, Suspicion>>,
 }
 
 impl Verification {

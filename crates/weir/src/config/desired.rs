@@ -61,6 +61,8 @@ pub struct Workers {
     pub rx_assign: RxPolicy,
     /// A worker that a queue is pinned to gets no others (`pmd-rxq-isolate`).
     pub rx_isolate: bool,
+    /// Whether performance is measured in detail (`pmd-perf-metrics`).
+    pub perf_metrics: bool,
     /// When receive queues are moved by themselves (`pmd-auto-lb*`).
     #[serde(serialize_with = "balance")]
     pub auto_balance: AutoBalance,
@@ -93,6 +95,7 @@ impl Default for Workers {
             tx_flush_interval: Duration::ZERO,
             rx_assign: RxPolicy::Cycles,
             rx_isolate: true,
+            perf_metrics: false,
             auto_balance: AutoBalance::default(),
         }
     }

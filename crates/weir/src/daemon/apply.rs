@@ -164,6 +164,7 @@ impl LiveSwitch {
         }
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
+        datapath.set_perf_metrics(workers.perf_metrics);
         // Last, because it can fail.
         if workers.cores != have.cores {
             datapath.set_workers(&cores(workers)).map_err(|e| e.to_string())?;

@@ -271,6 +271,7 @@ impl<S: ConfigSource> Daemon<S> {
             started_at: SystemTime::now(),
         });
         commands::coverage::watch(&context);
+        commands::perf::watch(&context);
         let first_in_force = Notify::new();
         let serving = async {
             if !socket.is_bound() {

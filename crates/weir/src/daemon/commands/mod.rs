@@ -19,6 +19,7 @@
 //! - `ingress`: `ingress/...`
 //! - `metrics`: `weir/metrics`
 //! - `neighbours`: `tnl/neigh/...`, `tnl/arp/...`, `tnl/egress_port_range`
+//! - `perf`: `dpif-netdev/pmd-perf-...`
 //! - `pmd`: `dpif-netdev/pmd-...`
 //! - `ports`: bridges, ports and learnt addresses
 //! - `reports`: `weir/show`, `weir/ports`
@@ -89,6 +90,7 @@ pub mod implementations;
 mod ingress;
 pub mod metrics;
 mod neighbours;
+pub mod perf;
 mod pmd;
 mod ports;
 mod reports;
@@ -245,7 +247,9 @@ static COMMANDS: &[Command<Context>] = commands! {
     "dpif-netdev/pmd-rxq-rebalance" "[dp]" (0, 1) now!(pmd::rxq_rebalance),
         "Spreads the receive queues over the workers by their load.";
     "dpif-netdev/pmd-perf-show" "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]" (0, 8)
-        now!(pmd::perf_show), "Counters of the workers, in relation to time.";
+        now!(perf::show), "Counters of the workers, in relation to time.";
+    "dpif-netdev/pmd-perf-log-set" "on|off [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]" (0, 10)
+        now!(perf::log_set), "Whether turns of workers that take too long are logged.";
 
     "netdev-dummy/receive" "NAME [--qid QUEUE_ID] PACKET|FLOW [--len PACKET_LEN]" (2, usize::MAX)
         now!(dummy::receive),

@@ -64,6 +64,7 @@ pub const TABLES: &[TableColumns] = &[
             "pmd-auto-lb-rebal-interval",
             "pmd-cpu-mask",
             "pmd-maxsleep",
+            "pmd-perf-metrics",
             "pmd-rxq-assign",
             "pmd-rxq-isolate",
             "pmd-sleep-max",

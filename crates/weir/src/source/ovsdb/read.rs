@@ -195,6 +195,7 @@ impl DatabaseState {
             tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
             rx_assign,
             rx_isolate,
+            perf_metrics: root.map_string("other_config", "pmd-perf-metrics") == Some("true"),
             auto_balance: self.auto_balance(root),
         }
     }

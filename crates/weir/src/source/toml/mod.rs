@@ -251,6 +251,7 @@ fn read_workers(mut s: Section) -> Workers {
         tx_flush_interval: s.micros("tx-flush-interval-us", 0..=1_000_000).unwrap_or(default.tx_flush_interval),
         rx_assign: s.choice("rx-assign", &POLICIES).unwrap_or(default.rx_assign),
         rx_isolate: s.bool("rx-isolate").unwrap_or(default.rx_isolate),
+        perf_metrics: s.bool("perf-metrics").unwrap_or(default.perf_metrics),
         auto_balance: AutoBalance {
             enabled: s.bool("auto-balance").unwrap_or(balance.enabled),
             load: s.integer("auto-balance-load", 0..=100, "percent").unwrap_or(balance.load.into()) as u8,

@@ -57,6 +57,7 @@ pub const TABLES: &[Table] = &[
             "tx-flush-interval-us" "0 to 1000000" "0" "How long a packet may wait for others to the same port, in microseconds.";
             "rx-assign" "\"roundrobin\", \"cycles\" or \"group\"" "\"cycles\"" "How receive queues are spread over the workers: in turn, or by their load.";
             "rx-isolate" BOOL "true" "Whether a worker that a queue is pinned to gets no others.";
+            "perf-metrics" BOOL "false" "Whether workers measure in detail: histograms of turns, batches and upcalls.";
             "auto-balance" BOOL "false" "Whether receive queues are moved by themselves when the load is uneven.";
             "auto-balance-load" "0 to 100" "95" "From which load of a worker on, in percent.";
             "auto-balance-improvement" "0 to 100" "25" "For which improvement, in percent.";
