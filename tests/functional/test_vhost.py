@@ -237,6 +237,9 @@ def test_a_full_ring_is_counted_and_harms_nobody(weir, net, testpmd, tmp_path):
     assert sent["tx_packets"] + sent["tx_dropped"] >= 600
     failed = counter(w, 1, "ovs_tx_failure_drops")
     assert 600 - sent["tx_packets"] <= failed <= sent["tx_dropped"], "frames from before there was a guest aside"
+    full = [d for d in w.json("drops")["drops"] if d["reason"] == "ovs_tx_failure_drops"]
+    assert [(d["stage"], d["out_port"], d["queue"]) for d in full] == [("transmit", "vhost0", 0)]
+    assert full[0]["packets"] >= failed
 
 
 def test_how_often_a_burst_is_tried_again(weir, testpmd, tmp_path):

@@ -59,6 +59,12 @@ macro_rules! reasons {
             pub const fn stage(self) -> DropStage {
                 match self { $($(DropReason::$variant => DropStage::$stage,)*)* }
             }
+
+            /// Whether it is counted at the port that the packet was to leave by, and not at the one that it came in by. Of a port
+            /// that is not there, nothing can be counted.
+            pub const fn is_of_output_port(self) -> bool {
+                matches!(self.stage(), DropStage::Output) && !matches!(self, DropReason::NoSuchPort)
+            }
         }
     };
 }

@@ -23,7 +23,9 @@
 //! | [`mod@conntrack`] | Connection tracking as a stage |
 //! | `slowpath` | Packets on their way to a handler and back, in order and fairly |
 //! | `control` | The control plane: ports, workers, handlers, and which worker polls which queue |
+//! | [`perf`] | Detailed performance metrics of workers |
 //! | [`tap`] | Taps: copies of packets for who looks, with what has become of each |
+//! | [`verify`] | Samples for the verification of the caches |
 //! | [`sync`] | Deferred freeing (RCU), counters, clocks, the cycle counter |
 
 pub mod account;
@@ -38,6 +40,7 @@ pub mod datapath;
 pub mod drop;
 pub mod error;
 pub mod meter;
+pub mod perf;
 pub mod pipeline;
 pub mod policer;
 mod port_no;
@@ -48,6 +51,7 @@ pub mod tap;
 pub mod text;
 pub mod topology;
 pub mod upcall;
+pub mod verify;
 mod worker;
 
 pub use account::Account;

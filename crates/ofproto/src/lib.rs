@@ -25,6 +25,7 @@
 //! | [`snapshot`] | What survives a restart, in a serialised form |
 //! | [`trace`] | `ofproto/trace` |
 //! | [`explain`] | What decides what becomes of a packet, and what would decide otherwise |
+//! | [`verify`] | Packets that are judged a second time by the tables, so that a cache that is wrong is found |
 //! | [`whatif`] | What changes of flows would do, before they are made |
 //! | [`error`] | Why a change of bridges and ports is refused |
 //! | `reference` | A simple switch that tests compare this one with |
@@ -44,6 +45,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+pub mod verify;
 pub mod whatif;
 pub mod xlate;
 
@@ -67,3 +69,4 @@ pub use model::tunnels::TunnelPort;
 pub use model::vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};
 pub use switch::{Explanation, Switch, SwitchSettings};
 pub use table::TableSettings;
+pub use verify::report::{Disagreement, NotComparable, VerifyCounts, VerifyReport, Wrong};

@@ -48,9 +48,10 @@ use crate::slowpath::revalidators::Helpers;
 use crate::slowpath::trace_log::TraceLog;
 use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
+use crate::verify::report::Verification;
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
-use crate::xlate::{self, Input, Interners, LearntFlow, Translation, translate, tunnel_metadata};
+use crate::xlate::{self, Input, Interners, LearntFlow, LookUp, Translation, translate, tunnel_metadata};
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +127,8 @@ pub struct Switch {
     pub(crate) adding_tunnel: Mutex<()>,
     /// Records of flows that were translated lately.
     pub(crate) records: SharedRecords,
+    /// What verification of the caches has found.
+    pub(crate) verification: Verification,
     /// Pipelines that wait for a controller.
     pub(crate) paused: Paused,
     pub(crate) statistics: Mutex<StatisticsRounds>,
@@ -179,6 +182,7 @@ impl Switch {
             trace_log: TraceLog::default(),
             adding_tunnel: Mutex::default(),
             records: SharedRecords::default(),
+            verification: Verification::default(),
             paused: Paused::default(),
             statistics: Mutex::default(),
             revalidation: Mutex::default(),
@@ -273,8 +277,8 @@ impl Switch {
         let state = forwarding.bridges.values().find(|state| state.config.name == traced.bridge)?;
         let (bridge, tlv) = (state.id, state.tlv.clone());
         let frozen = self.interners.frozen.get(traced.key.common().recirc_id.get());
-        let (packet_out, shadow) = (traced.actions, traced.shadow);
-        let input = Input { packet_out, shadow, ..self.input(traced.key, bridge, frozen.as_deref()) };
+        let (packet_out, look_up) = (traced.actions, LookUp::with(traced.shadow));
+        let input = Input { packet_out, look_up, ..self.input(traced.key, bridge, frozen.as_deref()) };
         Some(Explanation::of(&forwarding, translate(&forwarding, &self.interners, &input, Some(sink)), traced.key, tlv))
     }
 
@@ -323,7 +327,7 @@ impl Switch {
             learning: None,
             now: self.clock.now(),
             bytes: None,
-            shadow: None,
+            look_up: LookUp::Classifier,
         }
     }
 
@@ -347,20 +351,21 @@ impl Switch {
         now: Time,
         bytes: Option<u64>,
     ) -> Option<Translation> {
-        let input = DatapathInput { interners: &self.interners, shadow: None, learning, now, bytes };
+        let look_up = LookUp::Classifier;
+        let input = DatapathInput { interners: &self.interners, look_up, learning, now, bytes };
         let mut out = self.translate_as(forwarding, key, &input)?;
         self.find_drop_site(forwarding, &mut out, PortNo(key.common().in_port.get()));
         Some(out)
     }
 
-    /// The same without any effect on the switch, and maybe as if flows had been changed.
+    /// The same without any effect on the switch, and maybe as if flows had been changed, or without the tables' classifiers.
     pub(crate) fn translate_as(
         &self,
         forwarding: &Forwarding,
         key: &Key,
         input: &DatapathInput<'_>,
     ) -> Option<Translation> {
-        let &DatapathInput { interners, shadow, learning, now, bytes } = input;
+        let &DatapathInput { interners, look_up, learning, now, bytes } = input;
         let dp_port = PortNo(key.common().in_port.get());
         let recirc = key.common().recirc_id.get();
         let frozen = if recirc == 0 { None } else { Some(self.interners.frozen.get(recirc)?) };
@@ -379,8 +384,8 @@ impl Switch {
             (None, Some(frozen)) => frozen.bridge,
             (None, None) => return None,
         };
-        let frozen_input = frozen.as_deref();
-        let input = Input { key: &flow, bridge, frozen: frozen_input, packet_out: None, learning, now, bytes, shadow };
+        let (frozen_at, packet_out) = (frozen.as_deref(), None);
+        let input = Input { key: &flow, bridge, frozen: frozen_at, packet_out, learning, now, bytes, look_up };
         let may_have_options = forwarding.tunnels.carrier(dp_port).is_none_or(|carrier| carrier.has_options());
         let mut out = tunnel_metadata::translate_with_options(forwarding, interners, &input, may_have_options);
         if let Some(frozen) = frozen {
@@ -539,8 +544,8 @@ fn with_datapath_port(bridge: &BridgeState, key: &Key, port: PortNo) -> Key {
 pub(crate) struct DatapathInput<'a> {
     /// Where pipelines and punts get their numbers.
     pub interners: &'a Interners,
-    /// Changes of flows that are looked up as if they had been made.
-    pub shadow: Option<&'a Shadow>,
+    /// How rules are found.
+    pub look_up: LookUp<'a>,
     /// The batch of a miss that learns.
     pub learning: Option<&'a MacBatch>,
     /// The time.

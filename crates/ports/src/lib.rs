@@ -127,6 +127,11 @@ pub trait Port: Send + Sync {
     /// but for what a device or the kernel counts in them by itself.
     fn tx_drops(&self) -> TxDrops;
 
+    /// The same for each transmit queue, in their order; nothing where queues are not told apart.
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        Vec::new()
+    }
+
     /// Speed and duplex.
     fn features(&self) -> Features;
 

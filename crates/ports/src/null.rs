@@ -136,6 +136,10 @@ impl Port for Null {
         self.counters.tx_drops()
     }
 
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.counters.tx_queue_drops()
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }

@@ -131,8 +131,13 @@ impl PortCounters {
     /// What no transmit queue has taken.
     pub fn tx_drops(&self) -> TxDrops {
         let mut sum = TxDrops::default();
-        self.tx.lock().iter().for_each(|c| sum += c.drops());
+        self.tx_queue_drops().into_iter().for_each(|drops| sum += drops);
         sum
+    }
+
+    /// What each transmit queue has not taken.
+    pub fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.tx.lock().iter().map(|counters| counters.drops()).collect()
     }
 }
 
@@ -161,5 +166,7 @@ mod tests {
         assert_eq!((s.rx_packets, s.rx_bytes, s.rx_over_err), (3, 180, 4));
         assert_eq!((s.tx_packets, s.tx_bytes, s.tx_dropped, s.tx_errors), (1, 60, 3, 2));
         assert_eq!(port.tx_drops().named(), [("tx_down_drops", 3), ("tx_system_errors", 2)]);
+        let queues: Vec<_> = port.tx_queue_drops().iter().map(|queue| queue.named()).collect();
+        assert_eq!(queues, [[("tx_down_drops", 3)], [("tx_system_errors", 2)]]);
     }
 }

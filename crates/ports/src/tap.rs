@@ -274,6 +274,10 @@ impl Port for Tap {
         self.counters.tx_drops()
     }
 
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.counters.tx_queue_drops()
+    }
+
     fn features(&self) -> Features {
         // The kernel invents a speed for tap devices.
         Features::default()

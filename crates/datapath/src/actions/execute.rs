@@ -21,6 +21,7 @@ use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
+use crate::verify::worker::VerifySampler;
 
 /// Which parts of a key are valid for a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -161,6 +162,8 @@ pub struct Executor {
     pub hasher: Hasher,
     /// For the sample action.
     pub sampler: Sampler,
+    /// For the verification of the caches.
+    pub verify: VerifySampler,
     /// Connection tracking, which all workers share.
     pub conntrack: Arc<Conntrack>,
     /// How often packets were tracked that belong to no established connection.

@@ -17,11 +17,22 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// Takes none.
+    pub const NONE: Sampling = Sampling { stride: 0 };
+
     /// Takes `probability` of `u32::MAX` packets.
     pub fn new(probability: u32) -> Sampling {
-        let p = f64::from(probability) / f64::from(u32::MAX);
+        Sampling::with(f64::from(probability) / f64::from(u32::MAX))
+    }
+
+    /// Takes one of so many packets; zero for none.
+    pub fn one_in(packets: u32) -> Sampling {
+        if packets == 0 { Sampling::NONE } else { Sampling::with(1.0 / f64::from(packets)) }
+    }
+
+    fn with(probability: f64) -> Sampling {
         // Infinite for all packets: the conversion saturates.
-        let stride = -(-p).ln_1p() * MEAN;
+        let stride = -(-probability).ln_1p() * MEAN;
         Sampling { stride: stride as u64 }
     }
 }

@@ -20,12 +20,14 @@ use crate::control::schedule_log::{self, Lines, Unpinnable, shown_core};
 use crate::control::scheduler::{self, Scheduling};
 use crate::drop::DropReason;
 use crate::error::Error;
+use crate::perf::state::PerfState;
 use crate::slowpath::channel::Channel;
 use crate::slowpath::handler::{Handler, ProgramCache, Served};
 use crate::slowpath::new_flows::NewFlows;
 use crate::sync::rcu::Reader;
 use crate::tap::WorkerTap;
 use crate::tap::list::TapList;
+use crate::verify::state::Verification;
 use crate::worker::Worker;
 use crate::worker::mailbox::Command;
 use crate::worker::setup::WorkerSetup;
@@ -43,6 +45,10 @@ pub struct ControlPlane {
     pub balancer: Balancer,
     /// Who looks at packets.
     pub taps: TapList,
+    /// Which packets are sampled to verify the caches.
+    pub verification: Verification,
+    /// Which performance metrics workers measure.
+    pub perf: PerfState,
     scheduling: Scheduling,
     unpinnable: Unpinnable,
     runtime: Box<dyn Runtime>,
@@ -69,6 +75,8 @@ impl ControlPlane {
             config,
             balancer: Balancer::default(),
             taps: TapList::default(),
+            verification: Verification::default(),
+            perf: PerfState::default(),
             scheduling: Scheduling::default(),
             unpinnable: Unpinnable::default(),
             runtime: Box::new(Inline::default()),
@@ -233,6 +241,8 @@ impl ControlPlane {
         let workers = self.pool.read().numbers().len() + 1;
         let tap = |tap| WorkerTap::new(tap, workers);
         self.taps.iter().for_each(|of| worker.executor.outputs.add_tap(tap(of), table, clock.now()));
+        worker.executor.verify.set(self.verification.for_worker(table, workers));
+        worker.set_perf(self.perf.for_worker(number, false));
         for (at, channel) in channels.iter().enumerate() {
             self.handlers.of_channel(number, at).channel_list.add(Served::new(channel.clone()));
         }
@@ -261,6 +271,7 @@ impl ControlPlane {
         let _ = drained.recv();
         // Waiting packets are transmitted and counted before the counters are read for the last time.
         let ended = self.runtime.remove_worker(number).map(Worker::end);
+        self.perf.forget(number);
         let Some(handle) = self.pool.write().remove(number) else { return };
         // A worker that has panicked keeps what it had; the process is about to end.
         let Some((reader, queues)) = ended else { return };

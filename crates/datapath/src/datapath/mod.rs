@@ -1,10 +1,12 @@
 //! The datapath as the rest of the switch sees it.
 
 mod flows;
+mod perf;
 mod ports;
 mod settings;
 mod statistics;
 mod taps;
+mod verify;
 
 pub use taps::Tap;
 

@@ -55,5 +55,7 @@ impl Datapath {
         let mut ports = self.ports.lock();
         self.pool.write().reset_stats(self.now());
         ports.reset_drops();
+        drop(ports);
+        self.restart_perf();
     }
 }

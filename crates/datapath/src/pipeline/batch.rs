@@ -190,6 +190,15 @@ impl BatchMeta {
         }
     }
 
+    /// Extracts the key of packet `i` to another place, whatever the look-up knows of it already.
+    pub fn extract_anew(&self, i: usize, packet: &Packet, key: &mut Key) {
+        match self.metadata() {
+            Some(metadata) => metadata.start(i, key),
+            None => start_key(key, self.stage.in_port),
+        }
+        extract(packet.data(), key, self.vlan_limit);
+    }
+
     /// Whether the key of packet `i` is extracted.
     #[inline(always)]
     pub fn is_extracted(&self, i: usize) -> bool {

@@ -147,6 +147,11 @@ impl Worker {
             show(executor, packets, meta);
         }
 
+        // Of a million packets, one is verified later. Mostly, this is a comparison in a batch.
+        if let Some(first) = executor.verify.next(count) {
+            executor.verify.sample(first, packets, meta, executor.now);
+        }
+
         // Established connections take the short way; others leave it to the next packet.
         if meta.is_tracked() {
             let counters = table.arena.flow_counters(*number);

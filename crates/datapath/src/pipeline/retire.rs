@@ -11,8 +11,8 @@ use crate::pipeline::port::DpPort;
 use crate::pipeline::tx::Outputs;
 
 impl Outputs {
-    /// Drops packets, and counts them for the worker and for `port`. For a reason of the output stage, `port` is the
-    /// output port, otherwise the input port.
+    /// Drops packets, and counts them for the worker and for `port`: the output port, if the reason
+    /// [is of that](DropReason::is_of_output_port), otherwise the input port.
     #[inline]
     pub fn retire(&self, packets: impl Iterator<Item = Packet>, reason: DropReason, port: PortNo) {
         if self.is_tapped() {

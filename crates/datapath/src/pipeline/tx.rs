@@ -17,6 +17,7 @@ use packet::{Batch, Packet, Time};
 use crate::action::PortNo;
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
+use crate::perf::{Metric, PerfMetrics};
 use crate::pipeline::ingress::take;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::policer::Policer;
@@ -44,6 +45,8 @@ pub struct Outputs {
     turn: Duration,
     worker: usize,
     counters: Arc<WorkerCounters>,
+    /// For performance metrics, if they are on.
+    pub perf: Option<Arc<PerfMetrics>>,
     /// Who looks at packets: nobody, nearly always.
     taps: Option<Box<Taps>>,
     /// For taps: the flow whose actions are being executed. Not kept up to date without one, nor where packets of several flows are sent
@@ -77,6 +80,7 @@ impl Outputs {
             turn,
             worker,
             counters,
+            perf: None,
             taps: None,
             at_flow: FlowRef::NONE,
             now: Time(0),
@@ -224,7 +228,7 @@ impl Outputs {
         }
         output.batch.push(packet);
         if output.batch.is_full() {
-            send(&self.taps, output, now, &self.counters, self.worker);
+            send((&self.taps, &self.perf), output, now, &self.counters, self.worker);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
@@ -251,7 +255,7 @@ impl Outputs {
             }
             output.batch.push(packet);
             if output.batch.is_full() {
-                send(&self.taps, output, now, &self.counters, self.worker);
+                send((&self.taps, &self.perf), output, now, &self.counters, self.worker);
                 output.since = now;
                 self.sent_lately = true;
             }
@@ -279,7 +283,7 @@ impl Outputs {
             && output.policer.is_none()
         {
             show_sent(&self.taps, batch, port, now);
-            transmit(&mut output.queue, batch, &self.counters, now);
+            transmit(&mut output.queue, batch, &self.counters, &self.perf, now);
             self.sent_lately = true;
             return;
         }
@@ -321,7 +325,7 @@ impl Outputs {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
             && !output.batch.is_empty()
         {
-            send(&self.taps, output, now, &self.counters, self.worker);
+            send((&self.taps, &self.perf), output, now, &self.counters, self.worker);
             self.sent_lately = true;
         }
     }
@@ -390,15 +394,24 @@ fn show_sent(taps: &Option<Box<Taps>>, batch: &Batch, port: PortNo, now: Time) {
 
 /// Transmits what waits for a port, as far as its policer lets it.
 #[inline]
-fn send(taps: &Option<Box<Taps>>, output: &mut OutputPort, now: Time, counters: &WorkerCounters, worker: usize) {
+fn send(
+    (taps, perf): (&Option<Box<Taps>>, &Option<Arc<PerfMetrics>>),
+    output: &mut OutputPort,
+    now: Time,
+    counters: &WorkerCounters,
+    worker: usize,
+) {
     if let Some(policer) = &output.policer {
         let refused = policer.refused(&output.batch, now);
         if refused != 0 {
             refuse(taps, output, refused, now, counters, worker);
+            if output.batch.is_empty() {
+                return;
+            }
         }
     }
     show_sent(taps, &output.batch, output.port.no, now);
-    transmit(&mut output.queue, &mut output.batch, counters, now);
+    transmit(&mut output.queue, &mut output.batch, counters, perf, now);
 }
 
 /// Drops what is too much for the policer of a port. By now it is not known any more which flow sent it.
@@ -421,8 +434,17 @@ fn refuse(
 }
 
 #[inline]
-fn transmit(queue: &mut Queue, batch: &mut Batch, counters: &WorkerCounters, now: Time) {
+fn transmit(
+    queue: &mut Queue,
+    batch: &mut Batch,
+    counters: &WorkerCounters,
+    perf: &Option<Arc<PerfMetrics>>,
+    now: Time,
+) {
     let count = batch.len();
+    if let Some(perf) = perf {
+        perf.add(Metric::TransmitBatch, count as u64);
+    }
     let packets = queue.transmit(batch, now).min(count);
     debug_assert!(batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
     batch.clear();

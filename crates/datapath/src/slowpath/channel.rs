@@ -48,6 +48,8 @@ pub struct Outstanding {
     pub connection: u32,
     /// Whether a flow has counted it.
     pub counted: bool,
+    /// The cycle counter when it went up; zero where nobody wants to know.
+    pub sent_at: u64,
 }
 
 /// What an outstanding packet takes.
@@ -103,6 +105,8 @@ pub struct Answered {
     pub pass: Pass,
     /// What to do with the packet.
     pub answer: Answer,
+    /// The cycle counter when it went up; zero where nobody wants to know.
+    pub sent_at: u64,
 }
 
 /// What to do with a missed packet.

@@ -179,9 +179,9 @@ impl Handler {
         {
             handled += 1;
             match up {
-                ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection, counted }) => {
+                ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection, counted, sent_at }) => {
                     let miss = Miss { packet, key, layers, hash, counted, verdict: Verdict::Pending };
-                    batch.push(Pending { miss, answer: None, asked_for: None, pass, connection });
+                    batch.push(Pending { miss, answer: None, asked_for: None, pass, connection, sent_at });
                 }
                 ToHandler::Punt { packet, key, punt } => {
                     let charge = Charge::of(&packet);
@@ -374,6 +374,7 @@ struct Pending {
     asked_for: Option<(NewFlow, Option<u64>)>,
     pass: Pass,
     connection: u32,
+    sent_at: u64,
 }
 
 impl Miss {
@@ -392,7 +393,7 @@ impl Pending {
         let Miss { packet, key, layers, .. } = self.miss;
         let answer = self.answer.unwrap_or(Answer::Drop(DropReason::UpcallError));
         let (in_port, charge) = (crate::upcall::in_port(&key), Charge::of(&packet));
-        let answered = Answered { packet, key, layers, pass: self.pass, answer };
+        let answered = Answered { packet, key, layers, pass: self.pass, answer, sent_at: self.sent_at };
         Returned { in_port, connection: Some(self.connection), charge, what: ReturnedItem::Answered(answered) }
     }
 }

@@ -44,6 +44,7 @@ use crate::slowpath::channel::{
 };
 use crate::slowpath::reorder::ReorderGuard;
 use crate::slowpath::return_queue::Cursor;
+use crate::sync::tsc;
 
 /// Most outstanding packets of a port that floods.
 pub const FLOOD: usize = 512;
@@ -85,6 +86,8 @@ pub struct MissQueue {
     spare: Vec<Box<Key>>,
     /// All packets that have missed, including those for which there was no room.
     pub missed: u64,
+    /// Whether it is measured how long answers take.
+    pub measures: bool,
     /// The channels by which something was sent up since their handlers were notified, as a set.
     notify_pending: u32,
 }
@@ -143,6 +146,7 @@ impl MissQueue {
             connections,
             spare: Vec::new(),
             missed: 0,
+            measures: false,
             notify_pending: 0,
         }
     }
@@ -245,7 +249,9 @@ impl MissQueue {
         let packet = self.admit(crate::upcall::in_port(key), packet)?;
         let key = self.own(key);
         let channel = self.connections.add(connection, self.channel_of(connection));
-        self.send_up(channel, ToHandler::Miss(Outstanding { packet, key, layers, hash, pass, connection, counted }));
+        let sent_at = if self.measures { tsc::cycles() } else { 0 };
+        let miss = Outstanding { packet, key, layers, hash, pass, connection, counted, sent_at };
+        self.send_up(channel, ToHandler::Miss(miss));
         Ok(())
     }
 
@@ -383,7 +389,7 @@ mod tests {
         let ToHandler::Miss(miss) = channel.up.pop()? else { panic!("nothing was punted") };
         let Outstanding { packet, key, layers, pass, connection, .. } = miss;
         let (in_port, charge) = (crate::upcall::in_port(&key), Charge::of(&packet));
-        let answered = Answered { packet, key, layers, pass, answer: Answer::Drop(DropReason::Rule) };
+        let answered = Answered { packet, key, layers, pass, answer: Answer::Drop(DropReason::Rule), sent_at: 0 };
         let what = ReturnedItem::Answered(answered);
         channel.send_down(Returned { in_port, connection: Some(connection), charge, what });
         match queue.take_returned(&mut Recirculation::default())?.what {

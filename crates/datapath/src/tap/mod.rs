@@ -15,6 +15,7 @@
 //! - [`settings`]: what a tap is about
 //! - [`record`]: what is shown of a packet
 //! - [`ring`]: from a worker to a reader
+//! - [`rings`]: the readers' ends of all workers' rings
 //! - [`state`]: a tap, as its reader and the workers share it
 //! - [`worker`]: a worker's end
 //! - [`list`]: the taps that there are
@@ -24,6 +25,7 @@
 pub mod list;
 pub mod record;
 pub mod ring;
+pub mod rings;
 pub mod settings;
 pub mod state;
 pub mod worker;

@@ -41,9 +41,8 @@ impl Event {
     pub fn is_outbound(self) -> bool {
         match self {
             Event::Sent => true,
-            // Counted at the input port: there is no other.
-            Event::Received(_) | Event::Dropped(DropReason::NoSuchPort) => false,
-            Event::Dropped(reason) => reason.stage() == DropStage::Output,
+            Event::Received(_) => false,
+            Event::Dropped(reason) => reason.is_of_output_port(),
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::record::Record;
-use super::ring::{Consumer, Producer, ring};
+use super::ring::{Producer, ring};
+use super::rings::Rings;
 use super::settings::{PortSet, Ports, TapSettings};
 
 /// Most taps at a time.
@@ -22,12 +23,6 @@ const RING: (usize, usize) = (512 << 10, 2 << 20);
 /// For how long a reader may look away before the packets of its rate are gone for good.
 const BURST: Duration = Duration::from_millis(100);
 
-/// How many packets of one worker are read before those of the next.
-const TURN: usize = 32;
-
-/// After how many packets a call ends in any case, so that its caller can look around.
-const MOST_READ: usize = 1 << 14;
-
 /// A tap.
 pub struct TapState {
     /// Its number; none is used again.
@@ -39,17 +34,13 @@ pub struct TapState {
     /// Packets that were not shown, for the rate.
     skipped: AtomicU64,
     /// Locked by the reader, and by who adds a worker or changes the ports.
-    rings: Mutex<Rings>,
+    reading: Mutex<Reading>,
 }
 
 /// The readers' ends of the rings, and the ports that the tap is about.
-struct Rings {
+struct Reading {
     ports: Ports,
-    consumers: Vec<Consumer>,
-    /// Records that found no room in rings that are gone.
-    lost: u64,
-    /// The frame that is being read.
-    frame: Vec<u8>,
+    rings: Rings,
 }
 
 /// What a tap has not shown of what it is about.
@@ -66,22 +57,22 @@ impl TapState {
     /// A tap of these ports, which no worker knows yet.
     pub fn new(number: u64, settings: TapSettings, ports: Ports) -> Arc<TapState> {
         let tokens = AtomicU32::new(settings.rate.map_or(0, burst));
-        let rings = Mutex::new(Rings { ports, consumers: Vec::new(), lost: 0, frame: Vec::new() });
-        Arc::new(TapState { number, settings, tokens, skipped: AtomicU64::new(0), rings })
+        let reading = Mutex::new(Reading { ports, rings: Rings::default() });
+        Arc::new(TapState { number, settings, tokens, skipped: AtomicU64::new(0), reading })
     }
 
     /// A further worker's ends, of so many `workers`: the ports that the tap is about, and a ring.
     pub fn for_worker(&self, workers: usize) -> (PortSet, Producer) {
         let bytes = (RINGS / workers.max(1)).clamp(RING.0, RING.1);
         let (producer, consumer) = ring(bytes / 8);
-        let mut rings = self.rings.lock();
-        rings.consumers.push(consumer);
-        (PortSet::new(&rings.ports), producer)
+        let mut reading = self.reading.lock();
+        reading.rings.add(consumer);
+        (PortSet::new(&reading.ports), producer)
     }
 
     /// Changes the ports, for workers that come later.
     pub fn set_ports(&self, ports: &Ports) {
-        self.rings.lock().ports.clone_from(ports);
+        self.reading.lock().ports.clone_from(ports);
     }
 }
 
@@ -120,41 +111,12 @@ impl TapState {
     /// Calls `each` with what workers have shown since the last call, and with its frame, as long as it says to go on. Workers take turns.
     /// Returns how many packets there were.
     pub fn read(&self, mut each: impl FnMut(&Record, &[u8]) -> bool) -> usize {
-        let mut rings = self.rings.lock();
-        let Rings { consumers, lost, frame, .. } = &mut *rings;
-        let mut count = 0;
-        // The worker that had its turn first has it last the next time.
-        if !consumers.is_empty() {
-            consumers.rotate_left(1);
-        }
-        'read: loop {
-            let before = count;
-            for consumer in consumers.iter_mut() {
-                for _ in 0..TURN {
-                    let Some(header) = consumer.pop(frame) else { break };
-                    count += 1;
-                    if !each(&Record::decode(header), frame) {
-                        break 'read;
-                    }
-                }
-            }
-            if count == before || count >= MOST_READ {
-                break;
-            }
-        }
-        consumers.retain(|consumer| {
-            let finished = consumer.is_finished();
-            *lost += if finished { consumer.lost() } else { 0 };
-            !finished
-        });
-        count
+        self.reading.lock().rings.read(|header, frame| each(&Record::decode(header), frame))
     }
 
     /// What it has not shown so far.
     pub fn counts(&self) -> TapCounts {
-        let rings = self.rings.lock();
-        let lost = rings.lost + rings.consumers.iter().map(Consumer::lost).sum::<u64>();
-        TapCounts { lost, skipped: self.skipped.load(Relaxed) }
+        TapCounts { lost: self.reading.lock().rings.lost(), skipped: self.skipped.load(Relaxed) }
     }
 }
 
@@ -193,7 +155,7 @@ mod tests {
                 as u64,
             shown
         );
-        assert!(tap.rings.lock().consumers.is_empty());
+        assert!(tap.reading.lock().rings.is_empty());
         assert_eq!(tap.counts(), TapCounts { lost, skipped: 0 });
     }
 }

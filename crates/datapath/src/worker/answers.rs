@@ -79,11 +79,16 @@ impl Worker {
     }
 
     fn act_on_answer(&mut self, answered: Answered) {
+        if let Some(perf) = &mut self.perf
+            && answered.sent_at != 0
+        {
+            perf.note_upcall(tsc::cycles().saturating_sub(answered.sent_at));
+        }
         if self.executor.outputs.is_tapped() {
             self.show_answered(&answered);
         }
         let executor = &mut self.executor;
-        let Answered { packet, mut key, layers, pass, answer } = answered;
+        let Answered { packet, mut key, layers, pass, answer, .. } = answered;
         let in_port = crate::upcall::in_port(&key);
         match answer {
             Answer::Drop(reason) => {

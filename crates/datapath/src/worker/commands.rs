@@ -10,6 +10,7 @@ use crate::actions::execute::KeyView;
 use crate::actions::program::Program;
 use crate::classify::table::megaflow::LookupContext;
 use crate::classify::{CacheTier, probe};
+use crate::perf::worker::WorkerPerf;
 use crate::pipeline::ingress::with_policer;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::recirculation::Pass;
@@ -91,6 +92,8 @@ impl Worker {
                 Command::AddTap(tap) => self.executor.outputs.add_tap(*tap, &self.table, self.executor.now),
                 Command::SetTapPorts { number, ports } => self.executor.outputs.set_tap_ports(number, &ports),
                 Command::RemoveTap(number) => self.executor.outputs.remove_tap(number),
+                Command::SetVerifying(verifying) => self.executor.verify.set(*verifying),
+                Command::SetPerf(perf) => self.set_perf(perf),
                 Command::SetFlushInterval(interval) => self.executor.outputs.set_interval(interval, self.executor.now),
                 Command::Report(reply) => {
                     // A report does not count as work, or a worker that is asked for reports would never be idle.
@@ -111,6 +114,13 @@ impl Worker {
         }
         self.recirculate();
         count
+    }
+
+    /// Measures performance from now on, or no longer.
+    pub fn set_perf(&mut self, perf: Option<Box<WorkerPerf>>) {
+        self.executor.misses.measures = perf.is_some();
+        self.executor.outputs.perf = perf.as_ref().map(|perf| perf.metrics().clone());
+        self.perf = perf;
     }
 
     /// By which tier it would find the flow of a frame that came in at a port.

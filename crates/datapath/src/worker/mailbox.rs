@@ -12,15 +12,18 @@ use parking_lot::Mutex;
 
 use crate::action::PortNo;
 use crate::actions::program::Program;
+use crate::actions::sample::Sampling;
 use crate::classify::CacheTier;
 use crate::conntrack::fragments::Held;
 use crate::drop::DropReason;
+use crate::perf::worker::WorkerPerf;
 use crate::pipeline::ingress::Ingress;
 use crate::pipeline::metadata::OwnMetadata;
 use crate::pipeline::port::{DpPort, Policers, Queue, SharedQueue};
 use crate::slowpath::channel::ServingHandlers;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::tap::{Ports, WorkerTap};
+use crate::verify::worker::VerifyRing;
 use crate::worker::rx_queue::Rx;
 use crate::worker::waker::Waker;
 
@@ -58,6 +61,10 @@ pub enum Command {
     SetTapPorts { number: u64, ports: Ports },
     /// Show nothing more to a tap.
     RemoveTap(u64),
+    /// Change which packets are sampled for verification, and where samples go.
+    SetVerifying(Box<(Sampling, Option<Box<VerifyRing>>)>),
+    /// Measure performance from now on, or no longer.
+    SetPerf(Option<Box<WorkerPerf>>),
     /// Change the flush interval.
     SetFlushInterval(Duration),
     /// Reply whether the worker is idle: some turn since the last report has found nothing to do in any queue, no

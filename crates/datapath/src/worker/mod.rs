@@ -26,6 +26,7 @@ use packet::{Clock, Time};
 use crate::actions::execute::Executor;
 use crate::classify::Table;
 use crate::classify::batch::Caches;
+use crate::perf::worker::WorkerPerf;
 use crate::pipeline::batch::InFlight;
 use crate::pipeline::recirculation::Deferred;
 use crate::slowpath::channel::Down;
@@ -84,4 +85,6 @@ pub struct Worker {
     pub housekept: Time,
     /// Decides when it reads the clock.
     pub time_cache: TimeCache,
+    /// Detailed performance metrics, if they are on.
+    pub perf: Option<Box<WorkerPerf>>,
 }

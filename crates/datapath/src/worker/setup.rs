@@ -18,6 +18,7 @@ use crate::slowpath::channel::{Channels, ServingHandlers};
 use crate::slowpath::queue::MissQueue;
 use crate::sync::counters::WorkerCounters;
 use crate::sync::rcu::Reader;
+use crate::verify::worker::VerifySampler;
 use crate::worker::Worker;
 use crate::worker::fairness::Fairness;
 use crate::worker::idle_policy::IdlePolicy;
@@ -68,6 +69,7 @@ impl Worker {
             hasher: table.hasher.clone(),
             // Workers have distances of their own.
             sampler: Sampler::new(config.seed[0].rotate_left(32) ^ number as u64),
+            verify: VerifySampler::new(config.seed[1] ^ number as u64),
             conntrack: conntrack.clone(),
             unestablished: 0,
             unestablished_cycles: 0,
@@ -98,6 +100,7 @@ impl Worker {
             idle_policy: IdlePolicy::new(dedicated),
             housekept: Time(0),
             time_cache: TimeCache::default(),
+            perf: None,
         }
     }
 

@@ -126,6 +126,9 @@ impl Worker {
         let until = tsc::cycles();
         if count > 0 {
             turn.received += count;
+            if let Some(perf) = &mut self.perf {
+                perf.note_batch(count);
+            }
             let cycles = until.wrapping_sub(turn.since);
             self.rx[queue].cycles.add(cycles);
             let unestablished = self.executor.unestablished_cycles.wrapping_sub(unestablished).min(cycles);
@@ -179,6 +182,9 @@ impl Worker {
             self.empty_turns = self.empty_turns.saturating_add(1);
             self.idle |= all_checked;
             counters.idle_cycles.add(cycles);
+        }
+        if let Some(perf) = &mut self.perf {
+            perf.end_turn(received, cycles, work + received > 0, self.executor.now);
         }
         received
     }

@@ -56,8 +56,8 @@ use crate::model::forwarding::{BridgeId, BridgeState, Forwarding};
 use crate::model::mac::{MacEntry, MacKey, MacStats, MacTable};
 use crate::model::mirror::MirrorCounters;
 use crate::switch::{Decided, Switch};
-use crate::xlate::Input;
 use crate::xlate::frozen::{self, Frozen};
+use crate::xlate::{Input, LookUp};
 
 pub use bundle::Bundled;
 pub use deletion::Deletion;
@@ -259,7 +259,16 @@ impl Bridge {
     /// A packet that a controller sends.
     fn input<'a>(&self, key: &'a Key) -> Input<'a> {
         let now = self.switch.clock.now();
-        Input { key, bridge: self.id, frozen: None, packet_out: None, learning: None, now, bytes: None, shadow: None }
+        Input {
+            key,
+            bridge: self.id,
+            frozen: None,
+            packet_out: None,
+            learning: None,
+            now,
+            bytes: None,
+            look_up: LookUp::Classifier,
+        }
     }
 
     /// Whether a packet-out may have these actions.

@@ -99,12 +99,12 @@ impl HiddenFlows {
         self.rules.is_empty()
     }
 
-    /// Looks one up, as [`Classifier::lookup`] does.
-    pub fn lookup(&self, key: &Key, wc: &mut Mask) -> Option<&Arc<Rule>> {
-        if self.is_empty() { None } else { self.rules.lookup(key, wc) }
+    /// They, if there are any: they are looked up before table 0.
+    pub fn rules(&self) -> Option<&Classifier<Rule>> {
+        (!self.is_empty()).then_some(&self.rules)
     }
 
-    /// What [`lookup`](HiddenFlows::lookup) would find without a flow that it has found.
+    /// What would be found among them without a flow that was found.
     pub fn lookup_without<'a>(&'a self, key: &Key, rule: &'a Rule) -> Option<&'a Arc<Rule>> {
         Search::without(&self.rules, rule).lookup(key, &mut Mask::wildcard())
     }

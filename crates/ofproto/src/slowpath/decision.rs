@@ -2,6 +2,7 @@
 
 use datapath::FlowTag;
 
+use crate::model::forwarding::Forwarding;
 use crate::slowpath::drop_sites::TableDrop;
 use crate::slowpath::record::FlowRecord;
 use crate::switch::Switch;
@@ -26,7 +27,13 @@ pub struct Decision {
 impl Switch {
     /// What is behind a datapath flow, by its tag. `None` where no translation has made it.
     pub fn decision(&self, tag: &FlowTag) -> Option<Decision> {
-        let record = tag.downcast_ref::<FlowRecord>()?;
+        Some(Decision::of(tag.downcast_ref::<FlowRecord>()?, &self.forwarding.read()))
+    }
+}
+
+impl Decision {
+    /// What is behind a translation with this record.
+    pub(crate) fn of(record: &FlowRecord, forwarding: &Forwarding) -> Decision {
         let mut decision =
             Decision { dropped: record.drop_site.as_ref().map(|site| site.describe()), ..Decision::default() };
         for name in record.rules.iter().map(|stats| stats.rule()) {
@@ -38,10 +45,9 @@ impl Switch {
                 _ => decision.rules.push(name),
             }
         }
-        let forwarding = self.forwarding.read();
         let bridges = record.deps.iter().filter_map(|deps| forwarding.bridges.get(&deps.bridge));
         decision.bridges = bridges.map(|bridge| bridge.config.name.clone()).collect();
-        Some(decision)
+        decision
     }
 }
 

@@ -47,6 +47,6 @@ pub(crate) mod revalidators;
 pub(crate) mod round;
 mod samples;
 pub(crate) mod trace_log;
-mod upcall;
+pub(crate) mod upcall;
 pub(crate) mod waiting;
 pub(crate) mod ways;

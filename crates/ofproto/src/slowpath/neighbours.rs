@@ -21,7 +21,7 @@ use crate::model::forwarding::BridgeId;
 use crate::model::underlay::Question;
 use crate::slowpath::neighbour_waits::Waits;
 use crate::switch::Switch;
-use crate::xlate::Input;
+use crate::xlate::{Input, LookUp};
 
 impl Switch {
     /// Says that routes or neighbours have changed. Flows that depend on what comes out otherwise are translated again, and packets that
@@ -169,7 +169,7 @@ impl Switch {
                 learning: None,
                 now,
                 bytes: None,
-                shadow: None,
+                look_up: LookUp::Classifier,
             },
         );
     }

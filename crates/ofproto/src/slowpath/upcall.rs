@@ -66,6 +66,7 @@ impl Switch {
     /// Connects the datapath, and this switch to it as its slow path. Can be done once.
     pub fn attach(self: &Arc<Switch>, datapath: Arc<Datapath>) {
         if self.datapath.set(datapath.clone()).is_ok() {
+            self.verification.connect(&datapath);
             datapath.set_upcall(Arc::new(SlowPath(Arc::downgrade(self))));
         }
     }

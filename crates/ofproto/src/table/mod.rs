@@ -11,6 +11,7 @@
 //! | `order` | The subtables, by priority |
 //! | `priorities` | How many rules have which priority |
 //! | `row` | The rules that share mask and values |
+//! | `scan` | Finds the rule for a key by looking at each rule |
 //! | `trie` | Prefixes of addresses and ports |
 //! | `settings` | How the operator and controllers configure a table |
 //! | `eviction` | Which flow is evicted when a table is full |
@@ -25,6 +26,7 @@ mod order;
 mod priorities;
 mod row;
 pub mod rule;
+mod scan;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -43,6 +45,7 @@ pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
 pub use instructions::{InstructionSet, RuleInstructions};
 pub use listing::{Listing, Place};
 pub use rule::{Caps, Rule, RuleName, RuleStats};
+pub(crate) use scan::scan;
 pub use settings::{TableSettings, TableState};
 
 /// A table of a bridge.

@@ -6,6 +6,7 @@ use packet::{Field, Key, Mask};
 use proptest::prelude::*;
 
 use super::classifier::{Classified, Classifier, Conjunction, Pattern};
+use super::scan::scan;
 
 struct Simple {
     priority: u16,
@@ -145,6 +146,7 @@ fn conjunctive_match() {
         let found = classifier.lookup(&key, &mut base_mask(&key)).unwrap();
         assert_eq!(found.priority, expected, "src {src} dst {dst}");
         assert!(found.conjunctions().is_empty());
+        assert!(scan(&classifier, &key).is_some_and(|(rule, is_alone)| is_alone && Arc::ptr_eq(rule, found)));
     }
 }
 
@@ -223,6 +225,7 @@ proptest! {
             let mut wc = base_mask(&key);
             let found = classifier.lookup(&key, &mut wc).map(|r| r.priority);
             prop_assert_eq!(found, best(&key));
+            prop_assert_eq!(scan(&classifier, &key).map(|(rule, _)| rule.priority), found);
             let mut other = Key::new();
             for &(field, value, _) in &noise {
                 other.set(field, value);

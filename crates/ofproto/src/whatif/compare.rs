@@ -26,7 +26,7 @@ use crate::model::tunnels::Located;
 use crate::slowpath::drop_sites::TableDrop;
 use crate::slowpath::record::{Deps, FlowRecord};
 use crate::switch::DatapathInput;
-use crate::xlate::{Interners, Translation};
+use crate::xlate::{Interners, LookUp, Translation};
 
 /// Most translations for one flow.
 const MOST_TRANSLATIONS: usize = 1024;
@@ -106,9 +106,9 @@ struct Comparison<'a> {
 
 impl Comparison<'_> {
     fn translate(&self, key: &Key, changed: bool) -> Option<Translation> {
-        let shadow = changed.then_some(&self.what_if.shadow);
+        let look_up = LookUp::with(changed.then_some(&self.what_if.shadow));
         let interners = self.interners;
-        let input = DatapathInput { interners, shadow, learning: None, now: self.now, bytes: None };
+        let input = DatapathInput { interners, look_up, learning: None, now: self.now, bytes: None };
         self.what_if.switch.translate_as(self.forwarding, key, &input)
     }
 

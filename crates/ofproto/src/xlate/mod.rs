@@ -14,6 +14,7 @@
 //! | `output` | Ports, floods, patches, controllers |
 //! | `normal` | NORMAL: a learning switch with VLANs |
 //! | `group` | Groups |
+//! | `look_up` | How the rules of tables are found |
 //! | `learn` | The learn action |
 //! | `choose` | Choices by a hash: bundle, multipath |
 //! | `length` | `check_pkt_larger` |
@@ -58,6 +59,7 @@ mod length;
 #[cfg(test)]
 mod limit_tests;
 mod limits;
+pub(crate) mod look_up;
 pub(crate) mod meter;
 mod mirror;
 mod normal;
@@ -91,6 +93,7 @@ use frozen::{Frozen, PacketInContext};
 use headers::Headers;
 
 pub(crate) use learn::LearntFlow;
+pub(crate) use look_up::LookUp;
 pub(crate) use steps::FrozenStep;
 use steps::PipelineStep;
 use trace::{Event, Sink};
@@ -101,12 +104,11 @@ use crate::model::hidden::shown_priority;
 use crate::model::mac_batch::MacBatch;
 use crate::model::mirror::MirrorSet;
 use crate::model::port::Device;
-use crate::model::shadow::Shadow;
 use crate::model::underlay::Question;
 use crate::slowpath::drop_sites::Dropped;
 use crate::slowpath::intern::Interner;
 use crate::slowpath::record::{FlowRecord, Parts};
-use crate::table::{Rule, Search};
+use crate::table::Rule;
 
 /// Numbers that travel through the datapath.
 #[derive(Default)]
@@ -132,8 +134,8 @@ pub(crate) struct Input<'a> {
     pub now: Time,
     /// How long the packet is, where it is translated for itself.
     pub bytes: Option<u64>,
-    /// Changes of flows that are looked up as if they had been made.
-    pub shadow: Option<&'a Shadow>,
+    /// How rules are found.
+    pub look_up: LookUp<'a>,
 }
 
 /// Why a translation gave up. The packet is dropped. The words are those of `ofproto/trace`.
@@ -198,6 +200,8 @@ pub(crate) struct Translation {
     pub too_long: bool,
     /// Steps that it has taken, and what takes as long.
     pub work: usize,
+    /// It is not defined which rules it goes by: see [`LookUp::is_ambiguous`].
+    pub is_ambiguous: bool,
 }
 
 /// Translates.
@@ -215,7 +219,6 @@ pub(crate) fn translate(
         interners,
         bridge,
         learning: input.learning,
-        shadow: input.shadow,
         real: input.learning.is_some(),
         now: input.now,
         sink,
@@ -260,6 +263,7 @@ pub(crate) fn translate(
         hashing: None,
         frozen_steps: Vec::new(),
         bytes: input.bytes,
+        look_up: input.look_up,
         length: known_length::KnownLength::UNKNOWN,
         destinations: sample::Destinations::default(),
         priority: input.key.common().skb_priority.get(),
@@ -292,6 +296,7 @@ pub(crate) fn refused(forwarding: &Forwarding, input: &Input<'_>, error: XlateEr
         slow: false,
         too_long: false,
         work: 0,
+        is_ambiguous: false,
     }
 }
 
@@ -317,7 +322,6 @@ struct Ctx<'a, 's> {
     interners: &'a Interners,
     bridge: &'a BridgeState,
     learning: Option<&'a MacBatch>,
-    shadow: Option<&'a Shadow>,
     real: bool,
     now: Time,
     sink: Option<&'s mut dyn Sink>,
@@ -384,6 +388,8 @@ struct Ctx<'a, 's> {
     frozen_steps: Vec<FrozenStep>,
     /// How long the packet is, where it is translated for itself.
     bytes: Option<u64>,
+    /// How rules are found.
+    look_up: LookUp<'a>,
     /// What is known about the length of the datapath's packet.
     length: known_length::KnownLength,
     /// Where it goes, for its samples.
@@ -491,6 +497,7 @@ impl<'a> Ctx<'a, '_> {
             slow: self.slow,
             too_long: self.too_long,
             work: self.usage.work(),
+            is_ambiguous: self.look_up.is_ambiguous(),
         }
     }
 
@@ -624,11 +631,10 @@ impl<'a> Ctx<'a, '_> {
             // What matches the type of an Ethernet frame matches no packet without Ethernet: that has a packet type instead.
             common.dl_type = 0.into();
         }
-        let hidden = if self.table == 0 { bridge.hidden.lookup(&self.flow, &mut self.wc) } else { None };
-        let rule = hidden.or_else(|| match self.shadow {
-            Some(shadow) => shadow.lookup((bridge.id, self.table), &table.rules, &self.flow, &mut self.wc),
-            None => table.rules.lookup(&self.flow, &mut self.wc),
-        });
+        let place = (bridge.id, self.table);
+        let hidden_rules = bridge.hidden.rules().filter(|_| self.table == 0);
+        let hidden = hidden_rules.and_then(|rules| self.look_up.find(None, rules, &self.flow, &mut self.wc));
+        let rule = hidden.or_else(|| self.look_up.find(Some(place), &table.rules, &self.flow, &mut self.wc));
         if self.sink.as_ref().is_some_and(|sink| sink.wants_neighbours()) {
             self.next_rule = rule.and_then(|rule| self.rule_without(rule, hidden.is_some()));
         }
@@ -652,10 +658,7 @@ impl<'a> Ctx<'a, '_> {
         let (rules, wc) = (&self.bridge.tables[usize::from(self.table)].rules, &mut Mask::wildcard());
         let next = match hidden {
             true => self.bridge.hidden.lookup_without(&self.flow, rule).or_else(|| rules.lookup(&self.flow, wc)),
-            false => match self.shadow {
-                Some(shadow) => shadow.lookup_without((self.bridge.id, self.table), rules, &self.flow, rule),
-                None => Search::without(rules, rule).lookup(&self.flow, wc),
-            },
+            false => self.look_up.find_without((self.bridge.id, self.table), rules, &self.flow, rule),
         };
         next.map(|rule| &**rule)
     }

@@ -58,6 +58,7 @@ pub(crate) fn unknown_port(forwarding: &Forwarding, key: &Key) -> Translation {
         slow: false,
         too_long: false,
         work: 0,
+        is_ambiguous: false,
     }
 }
 

@@ -240,6 +240,10 @@ impl Port for AfPacket {
         self.counters.tx_drops()
     }
 
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.counters.tx_queue_drops()
+    }
+
     fn features(&self) -> Features {
         self.interface.features()
     }

@@ -511,6 +511,10 @@ impl Port for Afxdp {
         self.counters.tx_drops()
     }
 
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.counters.tx_queue_drops()
+    }
+
     fn features(&self) -> Features {
         self.interface.features()
     }

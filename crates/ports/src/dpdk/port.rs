@@ -195,8 +195,12 @@ impl Port for Dpdk {
 
     fn tx_drops(&self) -> TxDrops {
         let mut sum = TxDrops::default();
-        self.tx.iter().for_each(|c| sum += c.drops());
+        self.tx_queue_drops().into_iter().for_each(|drops| sum += drops);
         sum
+    }
+
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.tx.iter().map(|counters| counters.drops()).collect()
     }
 
     fn features(&self) -> Features {

@@ -332,6 +332,10 @@ impl Port for Dummy {
         self.counters.tx_drops()
     }
 
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.counters.tx_queue_drops()
+    }
+
     fn queues(&self) -> Vec<u32> {
         vec![0]
     }

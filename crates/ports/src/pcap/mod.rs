@@ -158,6 +158,10 @@ impl Port for Pcap {
         self.counters.tx_drops()
     }
 
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.counters.tx_queue_drops()
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }

@@ -137,6 +137,10 @@ impl Port for Vhost {
         self.guest.counts.port.tx_drops()
     }
 
+    fn tx_queue_drops(&self) -> Vec<TxDrops> {
+        self.guest.counts.port.tx_queue_drops()
+    }
+
     fn features(&self) -> Features {
         Features::default()
     }

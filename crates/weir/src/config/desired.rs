@@ -62,6 +62,8 @@ pub struct Workers {
     pub rx_assign: RxPolicy,
     /// A worker that a queue is pinned to gets no others (`pmd-rxq-isolate`).
     pub rx_isolate: bool,
+    /// Whether performance is measured in detail (`pmd-perf-metrics`).
+    pub perf_metrics: bool,
     /// When receive queues are moved by themselves (`pmd-auto-lb*`).
     #[serde(serialize_with = "balance")]
     pub auto_balance: AutoBalance,
@@ -94,6 +96,7 @@ impl Default for Workers {
             tx_flush_interval: Duration::ZERO,
             rx_assign: RxPolicy::Cycles,
             rx_isolate: true,
+            perf_metrics: false,
             auto_balance: AutoBalance::default(),
         }
     }
@@ -129,6 +132,8 @@ pub struct Datapath {
     pub bundle_idle: Duration,
     /// How many VLAN tags can be matched; a further one is payload (`vlan-limit`).
     pub vlan_limit: u8,
+    /// One of so many packets is verified (`verify-sampling`); zero: none.
+    pub verify_sampling: u32,
     /// The flow tables are being restored by a tool: nothing is forwarded until that is done (`flow-restore-wait`).
     pub flow_restore_wait: bool,
 }
@@ -148,6 +153,7 @@ impl Default for Datapath {
             controller_memory: 256,
             bundle_idle: Duration::from_secs(10),
             vlan_limit: 2,
+            verify_sampling: 1 << 20,
             flow_restore_wait: false,
         }
     }

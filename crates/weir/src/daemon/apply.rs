@@ -166,6 +166,7 @@ impl LiveSwitch {
         }
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
+        datapath.set_perf_metrics(workers.perf_metrics);
         // Last, because it can fail.
         if workers.cores != have.cores {
             datapath.set_workers(&cores(workers)).map_err(|e| e.to_string())?;
@@ -184,6 +185,7 @@ impl LiveSwitch {
         if datapath.exact_cache_memory != self.datapath.exact_cache_memory {
             self.engine.datapath.set_exact_entries(exact_entries(datapath));
         }
+        self.engine.datapath.set_verify_sampling(datapath.verify_sampling);
         if datapath.vlan_limit != self.datapath.vlan_limit {
             self.engine.datapath.set_vlan_limit(VlanLimit::of(datapath.vlan_limit));
             // Flows that were made under the old limit would match the wrong packets.

@@ -10,6 +10,7 @@ use datapath::{DropReason, DropStage, PortNo};
 use ofproto::{Bridge, DropSite, TableDrop};
 use openflow::FlowMod;
 use openflow::text::matching::format_match;
+use ports::TxDrops;
 
 use super::engine::Engine;
 use crate::flow_text::Names;
@@ -132,9 +133,8 @@ fn of_datapath(engine: &Engine, known: &mut Known) -> Vec<DropRow> {
             let rest = counted.saturating_sub(known.by_port.get(&(*port, reason)).copied().unwrap_or(0));
             known.add(*port, reason, rest);
             let rule = matches!(reason.stage(), DropStage::Translate).then_some(DropRule::Others);
-            let is_of_output = reason.stage() == DropStage::Output;
             let (in_port, out_port) =
-                if is_of_output { (None, Some(name.clone())) } else { (Some(name.clone()), None) };
+                if reason.is_of_output_port() { (None, Some(name.clone())) } else { (Some(name.clone()), None) };
             rows.push(DropRow { in_port, out_port, rule, ..row(rest, reason) });
         }
     }
@@ -165,16 +165,30 @@ fn of_devices(bridge: &Bridge) -> Vec<DropRow> {
                 ..DropRow::default()
             });
         }
-        rows.extend(device.tx_drops().iter().map(|(reason, packets)| DropRow {
-            packets,
-            stage: "transmit".into(),
-            reason: reason.name().into(),
-            meaning: reason.describe().into(),
-            out_port: Some(info.name.clone()),
-            ..DropRow::default()
-        }));
+        // The sum of the queues is not read where they are told apart: it might be of a later time.
+        let by_queue = device.tx_queue_drops();
+        if by_queue.is_empty() {
+            rows.extend(of_transmission(&info.name, None, device.tx_drops()));
+        }
+        for (queue, drops) in (0..).zip(by_queue) {
+            rows.extend(of_transmission(&info.name, Some(queue), drops));
+        }
     }
     rows
+}
+
+/// What a port, or a transmit queue of it, has not sent.
+fn of_transmission(port: &str, queue: Option<u32>, drops: TxDrops) -> impl Iterator<Item = DropRow> {
+    let rows: Vec<_> = drops.iter().collect();
+    rows.into_iter().map(move |(reason, packets)| DropRow {
+        packets,
+        stage: "transmit".into(),
+        reason: reason.name().into(),
+        meaning: reason.describe().into(),
+        out_port: Some(port.to_owned()),
+        queue,
+        ..DropRow::default()
+    })
 }
 
 /// The names of the datapath's ports.
@@ -189,7 +203,7 @@ fn name_of(names: &HashMap<PortNo, String>, port: PortNo) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ports::drop::TxDrop;
+    use ports::TxDrop;
 
     use super::*;
 

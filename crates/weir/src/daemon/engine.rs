@@ -81,6 +81,8 @@ impl Engine {
         let datapath = Datapath::new(config, clock.clone());
         datapath.set_rx_policy(workers.rx_assign, workers.rx_isolate);
         datapath.set_auto_balance(workers.auto_balance);
+        datapath.set_perf_metrics(workers.perf_metrics);
+        datapath.set_verify_sampling(caches.verify_sampling);
         log_max_sleep(workers.sleep_max);
         let switch = Switch::new(switch_settings(caches), clock.clone());
         switch.attach(datapath.clone());

@@ -7,6 +7,7 @@
 //! top                finds what has the most traffic, while somebody asks
 //! exporter           sends samples and flow records to collectors
 //! port-watch         notices what happens to the ports' devices
+//! verifier           verifies what the caches did with some packets
 //! netstate           follows the kernel's routes and neighbours
 //! handlers, workers  belong to the datapath
 //! ```
@@ -41,6 +42,7 @@
 //! - `seed`: secrets of the datapaths' hashes
 //! - `separate`: datapaths that no bridge uses
 //! - `topology`: the machine's cores and NUMA nodes
+//! - `verifier`: the thread that verifies what the caches did
 //! - `watch`: the thread that watches the ports' devices
 
 use std::path::PathBuf;
@@ -91,6 +93,7 @@ mod routes;
 mod seed;
 mod separate;
 pub mod topology;
+mod verifier;
 mod watch;
 
 use apply::LiveSwitch;
@@ -101,6 +104,7 @@ use exporter::ExporterThread;
 use netstate::NetWatch;
 use process::{exit, panic};
 use reload::{Asker, Reloader};
+use verifier::VerifierThread;
 use watch::Watch;
 
 /// How a daemon runs.
@@ -233,6 +237,7 @@ impl<S: ConfigSource> Daemon<S> {
         // Ends last: the last flows are credited before.
         let _exporter = ExporterThread::start(engine)?;
         let _revalidator = Revalidator::start(engine)?;
+        let _verifier = VerifierThread::start(engine)?;
         let tls = Tls::default();
         let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone(), tls.clone()));
         let (requests, queue) = openflow::requests();
@@ -270,6 +275,7 @@ impl<S: ConfigSource> Daemon<S> {
         });
         commands::coverage::watch(&context);
         dashboard::sampler::watch(&context);
+        commands::perf::watch(&context);
         let first_in_force = Notify::new();
         let serving = async {
             if !socket.is_bound() {

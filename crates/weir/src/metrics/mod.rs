@@ -33,6 +33,8 @@ pub enum Kind {
     Counter,
     /// Rises and falls.
     Gauge,
+    /// How often which values occurred. Has samples for each bucket, the sum and the count, by [`Samples::add_histogram`].
+    Histogram,
 }
 
 impl Kind {
@@ -41,6 +43,7 @@ impl Kind {
         match self {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         }
     }
 }

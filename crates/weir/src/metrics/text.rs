@@ -70,10 +70,30 @@ impl<'a> Samples<'a> {
 
     /// Adds a sample; `values` are those of the labels, in the order of their declaration.
     pub fn add(&mut self, values: &[&str], number: impl Into<Number>) {
+        self.add_part("", values, None, number);
+    }
+
+    /// Adds a histogram: for each bucket but the last one, the largest value in it; how many values each bucket has; and the sum of all.
+    pub fn add_histogram(&mut self, values: &[&str], walls: &[u32], counts: &[u64], sum: u64) {
+        debug_assert_eq!(walls.len() + 1, counts.len(), "{}", self.name);
+        let walls = walls.iter().map(u32::to_string).chain(["+Inf".to_owned()]);
+        let mut count = 0;
+        for (wall, in_bucket) in walls.zip(counts) {
+            // Buckets have what is in those below them, too.
+            count += in_bucket;
+            self.add_part("_bucket", values, Some(&wall), count);
+        }
+        self.add_part("_sum", values, None, sum);
+        self.add_part("_count", values, None, count);
+    }
+
+    fn add_part(&mut self, part: &str, values: &[&str], bucket: Option<&str>, number: impl Into<Number>) {
         debug_assert_eq!(values.len(), self.labels.len(), "{}", self.name);
         self.text.push_str(self.name);
+        self.text.push_str(part);
         let mut before = '{';
-        for (label, value) in self.labels.iter().zip(values) {
+        let bucket = bucket.map(|bucket| (&"le", bucket));
+        for (label, value) in self.labels.iter().zip(values.iter().copied()).chain(bucket) {
             self.text.push(before);
             self.text.push_str(label);
             self.text.push_str("=\"");

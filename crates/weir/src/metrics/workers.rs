@@ -1,6 +1,9 @@
 //! Workers, the threads that forward. Other counters of theirs than here are sums over all of them ([`super::datapath`]).
 
+use std::sync::Arc;
+
 use datapath::WorkerStats;
+use datapath::perf::{Metric as Measured, PerfMetrics};
 
 use super::{Metric, Samples, metrics};
 
@@ -13,12 +16,21 @@ pub struct Worker {
     stats: WorkerStats,
     /// Cycles in a second.
     frequency: f64,
+    /// What it measures, if it does.
+    perf: Option<Arc<PerfMetrics>>,
 }
 
 impl Worker {
     /// With `frequency` cycles in a second.
-    pub fn new(stats: WorkerStats, frequency: u64) -> Worker {
-        Worker { number: stats.number.to_string(), stats, frequency: frequency.max(1) as f64 }
+    pub fn new(stats: WorkerStats, frequency: u64, perf: Option<Arc<PerfMetrics>>) -> Worker {
+        Worker { number: stats.number.to_string(), stats, frequency: frequency.max(1) as f64, perf }
+    }
+
+    fn add_histogram(&self, out: &mut Samples<'_>, of: Measured) {
+        if let Some(perf) = &self.perf {
+            let bins = perf.histogram(of);
+            out.add_histogram(&[&self.number], &bins.walls, &bins.counts, bins.sum);
+        }
     }
 
     fn add(&self, out: &mut Samples<'_>, of: fn(&WorkerStats) -> u64) {
@@ -74,6 +86,16 @@ pub static METRICS: &[Metric<Worker>] = metrics! {
     "weir_worker_transmit_batches_total" Counter ["worker"] |w, out| w.add(out, |s| s.batches_sent), "Bursts in which they were sent.";
     "weir_worker_refused_packets_total" Counter ["worker"] |w, out| w.add(out, |s| s.refused),
         "Packets that ports did not take; weir_port_transmit_drops_total says why.";
+    "weir_worker_turn_cycles" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::TurnCycles),
+        "Cycles of a turn. This and the other histograms are there with other_config:pmd-perf-metrics only.";
+    "weir_worker_cycles_per_packet" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::CyclesPerPacket),
+        "Cycles of a turn for each packet that it received.";
+    "weir_worker_receive_batch_packets" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::ReceiveBatch),
+        "Packets that were received together from a queue.";
+    "weir_worker_transmit_batch_packets" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::TransmitBatch),
+        "Packets that were sent together to a port.";
+    "weir_worker_upcall_cycles" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::UpcallCycles),
+        "Cycles from when a packet that no flow matched went to the slow path until its worker had the answer.";
 };
 
 fn info(w: &Worker, out: &mut Samples<'_>) {

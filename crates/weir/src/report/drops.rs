@@ -32,6 +32,9 @@ pub struct DropRow {
     /// The port that they were to be sent to, where the reason is of that port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_port: Option<String>,
+    /// The transmit queue of that port, where queues have counters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
     /// What decided it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<DropRule>,
@@ -91,7 +94,7 @@ impl std::fmt::Display for DropRule {
 pub struct By {
     /// Stage and reason.
     pub reason: bool,
-    /// Input and output port.
+    /// Input and output port, with its queue.
     pub port: bool,
     /// The rule that decided it.
     pub rule: bool,
@@ -113,7 +116,7 @@ impl Drops {
                 row.meaning.clear();
             }
             if !by.port {
-                (row.in_port, row.out_port) = (None, None);
+                (row.in_port, row.out_port, row.queue) = (None, None, None);
             }
             if !by.rule {
                 row.rule = None;
@@ -141,14 +144,14 @@ impl Drops {
     }
 }
 
-/// What tells rows apart: stage, reason, input port, output port, and what decided it.
-pub type RowKey = (String, String, Option<String>, Option<String>, Option<DropRule>);
+/// What tells rows apart: stage, reason, input port, output port, its queue, and what decided it.
+pub type RowKey = (String, String, Option<String>, Option<String>, Option<u32>, Option<DropRule>);
 
 impl DropRow {
     /// What tells it from others.
     pub fn key(&self) -> RowKey {
-        let DropRow { stage, reason, in_port, out_port, rule, .. } = self.clone();
-        (stage, reason, in_port, out_port, rule)
+        let DropRow { stage, reason, in_port, out_port, queue, rule, .. } = self.clone();
+        (stage, reason, in_port, out_port, queue, rule)
     }
 }
 
@@ -163,7 +166,7 @@ pub fn text(drops: &Drops, by: By, time: Option<Duration>) -> String {
         headings.extend(["stage", "reason"]);
     }
     if by.port {
-        headings.extend(["from", "to"]);
+        headings.extend(["from", "to", "queue"]);
     }
     headings.extend(by.rule.then_some("decided by"));
     let mut table = Table::new(&headings);
@@ -177,7 +180,11 @@ pub fn text(drops: &Drops, by: By, time: Option<Duration>) -> String {
         }
         let or_dash = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".into());
         if by.port {
-            cells.extend([or_dash(&row.in_port), or_dash(&row.out_port)]);
+            cells.extend([
+                or_dash(&row.in_port),
+                or_dash(&row.out_port),
+                or_dash(&row.queue.map(|queue| queue.to_string())),
+            ]);
         }
         cells.extend(by.rule.then(|| or_dash(&row.rule.as_ref().map(DropRule::to_string))));
         table.row(cells);
@@ -203,6 +210,7 @@ mod tests {
             meaning: format!("what {reason} means"),
             in_port: Some(in_port.into()),
             out_port: None,
+            queue: None,
             rule,
         }
     }
@@ -239,13 +247,16 @@ mod tests {
     fn text_names_rule_and_meaning() {
         let found = FoundFlow { cookie: 0x2a, priority: 9, matching: "ip,nw_src=10.0.0.1".into() };
         let rule = DropRule::Flow(DropFlow { bridge: "br0".into(), table: 3, flow: Some(found) });
-        let text = text(&Drops { drops: vec![row(1234, "rule", "p1", Some(rule))] }, ALL, None);
+        let transmit =
+            DropRow { out_port: Some("p2".into()), queue: Some(1), in_port: None, ..row(7, "full", "", None) };
+        let text = text(&Drops { drops: vec![row(1234, "rule", "p1", Some(rule)), transmit] }, ALL, None);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[0], "packets  stage      reason  from  to  decided by");
+        assert_eq!(lines[0], "packets  stage      reason  from  to  queue  decided by");
         assert_eq!(
             lines[1],
-            "  1 234  translate  rule    p1    -   br0 table=3 cookie=0x2a priority=9,ip,nw_src=10.0.0.1"
+            "  1 234  translate  rule    p1    -   -      br0 table=3 cookie=0x2a priority=9,ip,nw_src=10.0.0.1"
         );
-        assert_eq!(lines[2], "rule: what rule means");
+        assert_eq!(lines[2], "      7  translate  full    -     p2  1      -");
+        assert_eq!(lines[3..], ["full: what full means", "rule: what rule means"]);
     }
 }

@@ -175,6 +175,7 @@ pub const NAMES: &[&str] = &[
     "ovsdb_idl",
     "ox_stat",
     "pcap",
+    "pmd_perf",
     "poll_loop",
     "process",
     "rconn",

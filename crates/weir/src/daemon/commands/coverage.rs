@@ -165,6 +165,17 @@ const EVENTS: &[Event] = &[
         "Datapath flows that were looked at because an address was learnt, moved or forgotten.",
         |s| s.context.engine.switch.mac_revalidations(),
     ),
+    ("verify_checked", "Packets that were compared with the tables (other_config:verify-sampling).", |s| {
+        s.context.engine.switch.verify_counts().checked()
+    }),
+    (
+        "verify_disagreement",
+        "Packets that the datapath forwarded otherwise than the tables say; the flow is removed.",
+        |s| s.context.engine.switch.verify_counts().disagreements,
+    ),
+    ("verify_lost", "Packets that were chosen to be compared, and of which too many waited.", |s| {
+        s.context.engine.switch.verify_counts().lost
+    }),
     ("conntrack_made", "Connections that tracking began.", |s| s.conntrack.made),
     ("conntrack_ended", "Connections that ended or were removed.", |s| s.conntrack.removed),
     ("conntrack_early_drop", "Unanswered connections that made room for new ones.", |s| s.conntrack.dropped_early),

@@ -35,7 +35,10 @@ pub fn all(context: &Context) -> Pieces {
     let datapath = &context.engine.datapath;
     let stats = datapath.worker_stats();
     let frequency = stats.cycles_per_second;
-    let all_workers: Vec<_> = stats.workers.iter().map(|worker| Worker::new(worker.clone(), frequency)).collect();
+    let mut perf = datapath.perf_metrics();
+    let workers = stats.workers.iter();
+    let all_workers: Vec<_> =
+        workers.map(|worker| Worker::new(worker.clone(), frequency, perf.remove(&worker.number))).collect();
     let bridges = context.engine.switch.bridges();
     in_turn(vec![
         of_one(process::METRICS, daemon(context)),

@@ -19,6 +19,7 @@
 //! - `ingress`: `ingress/...`
 //! - `metrics`: `weir/metrics`
 //! - `neighbours`: `tnl/neigh/...`, `tnl/arp/...`, `tnl/egress_port_range`
+//! - `perf`: `dpif-netdev/pmd-perf-...`
 //! - `pmd`: `dpif-netdev/pmd-...`
 //! - `ports`: bridges, ports and learnt addresses
 //! - `reports`: `weir/show`, `weir/ports`
@@ -28,6 +29,7 @@
 //! - `tap`: `weir/tap`
 //! - `time`: `time/stop`, `time/warp`
 //! - `trace`: `ofproto/trace...`
+//! - `verify`: `weir/verify`
 //! - `vlog`: `vlog/...`
 //! - `waiting`: the commands until the first configuration has come
 
@@ -90,6 +92,7 @@ pub mod implementations;
 mod ingress;
 pub mod metrics;
 mod neighbours;
+pub mod perf;
 mod pmd;
 mod ports;
 mod qos;
@@ -100,6 +103,7 @@ pub mod stats;
 mod tap;
 mod time;
 mod trace;
+mod verify;
 mod vlog;
 pub mod waiting;
 
@@ -199,6 +203,9 @@ static COMMANDS: &[Command<Context>] = commands! {
     "weir/metrics" "" (0, 0) pieces!(metrics::report), "All counters in Prometheus's text format.";
     "weir/drops" "" (0, 0) pieces!(drops::report), "Which packets were dropped where, and why, as JSON.";
 
+    "weir/verify" "" (0, 0) now!(verify::show),
+        "How many packets were verified (other_config:verify-sampling), and where caches and tables disagree.";
+
     "weir/tap" "[--drops] [--rx|--tx|--both] [--count=N] [--snaplen=N] [--rate=N] [--format=text|json|pcapng] [--port=PORT]... \
                 [--filter=FILTER] [--check] [PORT]... [FILTER]" (0, usize::MAX) tap::start,
         "Shows packets as they pass, with what becomes of each, by notifications until the client sends or closes; for \"weir tap\".";
@@ -246,7 +253,9 @@ static COMMANDS: &[Command<Context>] = commands! {
     "dpif-netdev/pmd-rxq-rebalance" "[dp]" (0, 1) now!(pmd::rxq_rebalance),
         "Spreads the receive queues over the workers by their load.";
     "dpif-netdev/pmd-perf-show" "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]" (0, 8)
-        now!(pmd::perf_show), "Counters of the workers, in relation to time.";
+        now!(perf::show), "Counters of the workers, in relation to time.";
+    "dpif-netdev/pmd-perf-log-set" "on|off [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]" (0, 10)
+        now!(perf::log_set), "Whether turns of workers that take too long are logged.";
 
     "netdev-dummy/receive" "NAME [--qid QUEUE_ID] PACKET|FLOW [--len PACKET_LEN]" (2, usize::MAX)
         now!(dummy::receive),

@@ -14,26 +14,28 @@ use crate::unixctl::command::Outcome;
 const LONGEST: u64 = 60;
 
 /// What all of these commands take.
-struct PmdArguments {
+pub(super) struct PmdArguments {
     /// Whose workers are meant.
-    datapath: Arc<Datapath>,
+    pub datapath: Arc<Datapath>,
     /// Only the worker on this core.
     core: Option<usize>,
     /// How many seconds to look back.
     seconds: Option<u64>,
+    /// Options with other numbers, and flags, as they were given.
+    others: BTreeMap<&'static str, u64>,
 }
 
 impl PmdArguments {
-    /// Parses `[-pmd CORE] [-secs SECONDS] [OTHER NUMBER]... [FLAG]... [DP]`. What `others` names has no
-    /// meaning here.
-    fn parse(
+    /// Parses `[-pmd CORE] [-secs SECONDS] [OTHER NUMBER]... [FLAG]... [DP]`.
+    pub fn parse(
         context: &Context,
         args: &[String],
         seconds: bool,
-        others: &[&str],
-        flags: &[&str],
+        others: &[&'static str],
+        flags: &[&'static str],
     ) -> Result<PmdArguments, String> {
-        let mut out = PmdArguments { datapath: context.engine.datapath.clone(), core: None, seconds: None };
+        let datapath = context.engine.datapath.clone();
+        let mut out = PmdArguments { datapath, core: None, seconds: None, others: BTreeMap::new() };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut number = || {
@@ -46,16 +48,27 @@ impl PmdArguments {
                 "-secs" if seconds => {
                     out.seconds = Some(seconds_of(args.next().ok_or_else(|| format!("{arg} needs a number"))?)?)
                 }
-                other if others.contains(&other) => drop(number()?),
-                other if flags.contains(&other) => {}
-                datapath => out.datapath = find_or_list(context, datapath)?,
+                other => {
+                    if let Some(&option) = others.iter().find(|option| **option == other) {
+                        out.others.insert(option, number()?);
+                    } else if let Some(&flag) = flags.iter().find(|flag| **flag == other) {
+                        out.others.insert(flag, 1);
+                    } else {
+                        out.datapath = find_or_list(context, other)?;
+                    }
+                }
             }
         }
         Ok(out)
     }
 
+    /// The number of an option that was given, or one for a flag.
+    pub fn other(&self, option: &str) -> Option<u64> {
+        self.others.get(option).copied()
+    }
+
     /// The workers that are asked for, by core.
-    fn workers(&self) -> Vec<WorkerStats> {
+    pub fn workers(&self) -> Vec<WorkerStats> {
         let mut workers = workers(&self.datapath);
         workers.retain(|w| self.core.is_none_or(|core| core == core_of(w)));
         workers
@@ -79,7 +92,7 @@ pub(super) fn core_of(worker: &WorkerStats) -> usize {
     worker.core.unwrap_or(0)
 }
 
-fn per(n: u64, of: u64) -> f64 {
+pub(super) fn per(n: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { n as f64 / of as f64 }
 }
 
@@ -175,89 +188,4 @@ pub fn rxq_rebalance(context: &Context, args: &[String]) -> Outcome {
     let name = args.first().map(|name| find_or_list(context, name));
     name.unwrap_or_else(|| Ok(context.engine.datapath.clone()))?.rebalance();
     Ok("pmd rxq rebalance requested.\n".into())
-}
-
-/// `dpif-netdev/pmd-perf-show`. There are no histograms: the fast path does not gather them.
-pub fn perf_show(context: &Context, args: &[String]) -> Outcome {
-    let arguments = PmdArguments::parse(context, args, false, &["-it", "-ms"], &["-nh"])?;
-    let frequency = arguments.datapath.stats().cycles_per_second as f64;
-    let mut text = String::new();
-    for w in arguments.workers() {
-        let _ = writeln!(
-            text,
-            "\nTime: {}\nMeasurement duration: {:.3} s\n\npmd thread numa_id {} core_id {}:\n",
-            time_of_day(),
-            w.counted_for.as_secs_f64(),
-            w.node,
-            core_of(&w)
-        );
-        perf(&mut text, &w, frequency);
-    }
-    Ok(text)
-}
-
-/// The time of day in UTC.
-fn time_of_day() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let seconds = now.as_secs() % 86_400;
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{hour:02}:{minute:02}:{second:02}.{:03}", now.subsec_millis())
-}
-
-fn perf(text: &mut String, w: &WorkerStats, frequency: f64) {
-    let seconds = w.counted_for.as_secs_f64();
-    if seconds == 0.0 {
-        return;
-    }
-    let cycles = w.busy_cycles + w.idle_cycles;
-    let idle = w.turns.saturating_sub(w.busy_turns);
-    let ratio = |n: f64, of: f64| if of == 0.0 { 0.0 } else { n / of };
-    let micros = |cycles: u64| cycles as f64 / frequency * 1e6;
-    let slept = w.slept.as_micros() as f64;
-    let mut line = |name: &str, value: u64, more: String| {
-        let _ = writeln!(text, "  {name:<19} {value:>12}{more}");
-    };
-    line("Iterations:", w.turns, format!("  ({:.2} us/it)", ratio(micros(cycles) + slept, w.turns as f64)));
-    let used = 100.0 * cycles as f64 / seconds / frequency;
-    line("- Used TSC cycles:", cycles, format!("  ({used:5.1} % of total cycles)"));
-    line("- idle iterations:", idle, format!("  ({:5.1} % of used cycles)", 100.0 * per(w.idle_cycles, cycles)));
-    line(
-        "- busy iterations:",
-        w.busy_turns,
-        format!("  ({:5.1} % of used cycles)", 100.0 * per(w.busy_cycles, cycles)),
-    );
-    line("- sleep iterations:", w.sleeps, format!("  ({:5.1} % of iterations)", 100.0 * per(w.sleeps, w.turns)));
-    let average = ratio(slept, w.sleeps as f64);
-    line("Sleep time (us):", slept as u64, format!("  ({average:3.0} us/iteration avg.)"));
-    line(
-        "Rx packets:",
-        w.received,
-        match w.received {
-            0 => String::new(),
-            n => format!("  ({:.0} Kpps, {:.0} cycles/pkt)", n as f64 / seconds / 1000.0, per(w.busy_cycles, n)),
-        },
-    );
-    if w.received > 0 {
-        let passes = w.received + w.recirculated;
-        let share = |n: u64| format!("  ({:5.1} %)", 100.0 * per(n, passes));
-        line("Datapath passes:", passes, format!("  ({:.2} passes/pkt)", per(passes, w.received)));
-        line("- PHWOL hits:", 0, share(0));
-        line("- MFEX Opt hits:", 0, share(0));
-        line("- Simple Match hits:", w.simple_hits, share(w.simple_hits));
-        line("- EMC hits:", w.exact_hits, share(w.exact_hits));
-        line("- SMC hits:", 0, share(0));
-        let hits = 100.0 * per(w.megaflow_hits, passes);
-        let lookups = w.subtables_per_lookup();
-        line("- Megaflow hits:", w.megaflow_hits, format!("  ({hits:5.1} %, {lookups:.2} subtbl lookups/hit)"));
-        // Misses are handled by another thread, and cost the worker next to nothing.
-        let misses = 100.0 * per(w.misses, passes);
-        line("- Upcalls:", w.misses, format!("  ({misses:5.1} %, {:.1} us/upcall)", 0.0));
-        line("- Lost upcalls:", w.lost, share(w.lost));
-    }
-    if w.sent > 0 {
-        line("Tx packets:", w.sent, format!("  ({:.0} Kpps)", w.sent as f64 / seconds / 1000.0));
-        line("Tx batches:", w.batches_sent, format!("  ({:.2} pkts/batch)", w.packets_per_batch()));
-    } else {
-        line("Tx packets:", 0, "\n".into());
-    }
 }

@@ -196,6 +196,7 @@ impl DatabaseState {
             tx_flush_interval: flush.map_or(default.tx_flush_interval, Duration::from_micros),
             rx_assign,
             rx_isolate,
+            perf_metrics: root.map_string("other_config", "pmd-perf-metrics") == Some("true"),
             auto_balance: self.auto_balance(root),
         }
     }
@@ -228,6 +229,7 @@ impl DatabaseState {
         let bundles: Option<u32> =
             self.number(root, "other_config", "bundle-idle-timeout").filter(|&seconds| seconds != 0);
         let vlans: Option<u32> = self.number(root, "other_config", "vlan-limit");
+        let verify: Option<u32> = self.number(root, "other_config", "verify-sampling");
         let revalidator = self.number(root, "other_config", "max-revalidator").map(Duration::from_millis);
         let revalidators: Option<u32> = self.number(root, "other_config", "n-revalidator-threads");
         let handlers: Option<u32> = self.number(root, "other_config", "n-handler-threads");
@@ -245,6 +247,7 @@ impl DatabaseState {
             exact_cache_memory: cache.unwrap_or(default.exact_cache_memory).clamp(1, 65_536),
             controller_memory: controllers.unwrap_or(default.controller_memory).clamp(16, 65_536),
             bundle_idle: bundles.map_or(default.bundle_idle, |seconds| Duration::from_secs(seconds.into())),
+            verify_sampling: verify.unwrap_or(default.verify_sampling),
             // As OVS's. Zero is for as many as can be.
             vlan_limit: if vlans.unwrap_or(1) == 1 { 1 } else { default.vlan_limit },
             ..default

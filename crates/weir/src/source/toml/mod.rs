@@ -252,6 +252,7 @@ fn read_workers(mut s: Section) -> Workers {
         tx_flush_interval: s.micros("tx-flush-interval-us", 0..=1_000_000).unwrap_or(default.tx_flush_interval),
         rx_assign: s.choice("rx-assign", &POLICIES).unwrap_or(default.rx_assign),
         rx_isolate: s.bool("rx-isolate").unwrap_or(default.rx_isolate),
+        perf_metrics: s.bool("perf-metrics").unwrap_or(default.perf_metrics),
         auto_balance: AutoBalance {
             enabled: s.bool("auto-balance").unwrap_or(balance.enabled),
             load: s.integer("auto-balance-load", 0..=100, "percent").unwrap_or(balance.load.into()) as u8,
@@ -294,6 +295,9 @@ fn read_datapath(mut s: Section) -> Datapath {
             .integer("exact-cache-memory-mib", 1..=65_536, "a number of MiB")
             .unwrap_or(default.exact_cache_memory.into()) as u32,
         vlan_limit: s.integer("vlan-limit", 1..=2, "1 or 2").unwrap_or(default.vlan_limit.into()) as u8,
+        verify_sampling: s
+            .integer("verify-sampling", 0..=u32::MAX.into(), "a number of packets; 0 switches verification off")
+            .unwrap_or(default.verify_sampling.into()) as u32,
         flow_restore_wait: false,
     };
     s.finish();

@@ -57,6 +57,7 @@ pub const TABLES: &[Table] = &[
             "tx-flush-interval-us" "0 to 1000000" "0" "How long a packet may wait for others to the same port, in microseconds.";
             "rx-assign" "\"roundrobin\", \"cycles\" or \"group\"" "\"cycles\"" "How receive queues are spread over the workers: in turn, or by their load.";
             "rx-isolate" BOOL "true" "Whether a worker that a queue is pinned to gets no others.";
+            "perf-metrics" BOOL "false" "Whether workers measure in detail: histograms of turns, batches and upcalls.";
             "auto-balance" BOOL "false" "Whether receive queues are moved by themselves when the load is uneven.";
             "auto-balance-load" "0 to 100" "95" "From which load of a worker on, in percent.";
             "auto-balance-improvement" "0 to 100" "25" "For which improvement, in percent.";
@@ -79,6 +80,7 @@ pub const TABLES: &[Table] = &[
             "controller-memory-mib" "16 to 65536" "256" "Most memory of what OpenFlow peers have not read yet, in MiB.";
             "bundle-idle-timeout" "1 to 86400" "10" "How long a bundle stays that its connection does not use, in seconds.";
             "vlan-limit" "1 to 2" "2" "How many VLAN tags can be matched; a further one is payload.";
+            "verify-sampling" COUNT "1048576" "One in so many packets is judged a second time by the OpenFlow tables; 0 switches that off.";
         },
     },
     Table {
