@@ -94,7 +94,7 @@ def test_a_rule_leads_to_its_datapath_flows(switch):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["ports"], "neither flows, rules nor drops"),
+    (["ports"], "neither flows, rules, drops nor pairs"),
     (["flows", "most=100000"], "from 1 to 1000"),
     (["flows", "interval=0"], "0.1 to 60"),
     (["flows", "port=nobody", "interval=0.1"], "no such port in the datapath: nobody"),

@@ -336,7 +336,7 @@ mod tests {
             })
             .flatten()
             .collect();
-            assert_eq!(all.len(), if table == TableId::ALL { 40 } else { 13 });
+            assert_eq!(all.len(), if table == TableId::ALL { 40 } else { 14 });
             for (at, (id, flow)) in all.iter().enumerate() {
                 if at % 3 == 0 {
                     // One that has gone meanwhile has a place, too.

@@ -1,7 +1,7 @@
 //! The last hour: what happened in each interval of some seconds, for the switch and for its busiest ports.
 //!
-//! What is kept is bounded: [`KEPT`] samples of the switch and of [`MOST_PORTS`] ports, 200 KiB together, and one number for each port
-//! that the switch has. Which ports are kept is decided by their traffic of the last minute or so: a port without a history takes the place
+//! What is kept is bounded: [`KEPT`] samples of the switch and of [`MOST_PORTS`] ports, 600 KiB together, and of each port that the switch
+//! has its last rates and its load. Which ports are kept is decided by their traffic of the last minute or so: a port without a history takes the place
 //! of one with much less traffic, and not of one with about as much, so that two ports don't take turns.
 //!
 //! Samples are numbered from 1 on. Whoever has those up to a number asks for the following ones.

@@ -2,7 +2,7 @@
 
 import { $, h, say } from "./dom.js";
 import { get } from "./api.js";
-import { bits, short, whole } from "./format.js";
+import { count, whole } from "./format.js";
 
 const form = $("#search");
 const found = $("#found");
@@ -16,9 +16,7 @@ let looked = 0;
 let turn = 0;
 
 function item(flow) {
-  const counts = flow.packets_per_s === undefined
-    ? `${whole(flow.packets)} packets, ${whole(flow.bytes)} bytes`
-    : `${short(flow.packets_per_s)} packets/s, ${bits(flow.bytes_per_s)} bit/s`;
+  const counts = `${count(flow.packets, "packet")}, ${count(flow.bytes, "byte")}`;
   return h("li", {}, h("p", { class: "count" }, flow.bridge ? `${flow.bridge}: ${counts}` : counts), h("p", { class: "code" }, flow.text));
 }
 
@@ -47,8 +45,7 @@ async function search(from) {
   looked += answer.looked_at;
   next = answer.next ?? undefined;
   more.hidden = next === undefined;
-  const count = results.children.length;
-  say(found, `${whole(count)} ${count === 1 ? "flow" : "flows"} found among ${whole(looked)}${next === undefined ? "." : " so far."}`);
+  say(found, `${count(results.children.length, "flow")} found among ${whole(looked)}${next === undefined ? "." : " so far."}`);
 }
 
 /** Lists flows without words: those of a table, for instance. */

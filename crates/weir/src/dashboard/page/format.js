@@ -23,6 +23,9 @@ export const bits = (bytes) => short(8 * bytes);
 /** Digits in groups of three. */
 export const whole = (number) => Math.round(number).toLocaleString("en").replaceAll(",", "\u202f");
 
+/** A number of things: 1 flow, 2 flows. */
+export const count = (number, one, many = `${one}s`) => `${whole(number)} ${number === 1 ? one : many}`;
+
 export const percent = (number) => `${number >= 99.95 || number === 0 ? number.toFixed(0) : number.toFixed(1)} %`;
 
 /** 3 d 4 h, 4 h 5 min, 5 min 6 s. */

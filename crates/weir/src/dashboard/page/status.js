@@ -47,7 +47,7 @@ function verdict(now) {
   say($("#verdict"), lost > 0 ? `${short(lost)} packets/s are lost${lost === all ? share : ""}`
     : all > 0 ? `No packets are lost; ${short(all)}/s are dropped as configured${share}` : "No packets are dropped");
   const hour = graphs.total("dropped") + graphs.total("tx_dropped") + graphs.total("rx_dropped");
-  const before = `${whole(hour)} dropped in the last ${duration(Math.max(60, graphs.reach()))}.`;
+  const before = `${whole(hour)} dropped in the last ${graphs.reach() < 90 ? "minute" : duration(60 * Math.round(graphs.reach() / 60))}.`;
   const why = reasons.slice(0, 3).map((reason) => `${reason.text} ${short(reason.rate)}/s: ${reason.meaning}`).join("  ");
   say($("#verdict-detail"), [why, before].filter(Boolean).join("  "));
 }

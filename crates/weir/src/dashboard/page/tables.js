@@ -1,7 +1,7 @@
 // The OpenFlow tables of each bridge, in the order of the pipeline, with how often they were looked in and how often that found a flow.
 
 import { $, h, keyed, say, svg } from "./dom.js";
-import { percent, short, whole } from "./format.js";
+import { count, percent, short } from "./format.js";
 import { list } from "./flows.js";
 
 const WIDTH = 100;
@@ -23,7 +23,7 @@ function pipeline(ol, tables) {
         svg("rect", { class: "bar", width: WIDTH, height: HEIGHT }), svg("rect", { class: "full", height: HEIGHT })),
       h("span"), h("span"))), (li, table) => {
     const [, flows, , rate, hits] = $("button", li).children;
-    say(flows, `${whole(table.flows)} ${table.flows === 1 ? "flow" : "flows"}`);
+    say(flows, count(table.flows, "flow"));
     const now = table.lookups_per_s > 0;
     const [lookups, matched] = now ? [table.lookups_per_s, table.matched_per_s] : [table.lookups, table.matched];
     const hit = lookups > 0 ? Math.min(1, matched / lookups) : 0;

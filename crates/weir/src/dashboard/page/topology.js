@@ -1,7 +1,7 @@
 // The picture of the topology, and who talks to whom.
 
 import { $, cells as setCells, h, keyed, row, say, svg } from "./dom.js";
-import { bits, clip, short, whole } from "./format.js";
+import { bits, clip, count, short, whole } from "./format.js";
 import { choose } from "./graphs.js";
 import { layout } from "./layout.js";
 
@@ -51,7 +51,7 @@ export function takePairs(answer) {
     (tr, pair) => setCells(tr, [pair.from, pair.to, short(pair.packets_per_s), bits(pair.bytes_per_s)]));
   const part = answer.percent < 99.5 ? ` They carry ${answer.percent.toFixed(0)} % of all packets.` : "";
   say($("#pairs-note"), pairs.length === 0 ? "No traffic between ports just now."
-    : `From the ${whole(answer.flows)} ${answer.flows === 1 ? "flow" : "flows"} with the most traffic.${part}`);
+    : `From the ${count(answer.flows, "flow")} with the most traffic.${part}`);
   draw();
 }
 
@@ -91,7 +91,7 @@ function build(places, width) {
 function head({ bridge, x, y, width }) {
   const connected = bridge.controllers.filter((controller) => controller.connections > 0).length;
   const controllers = bridge.controllers.length ? `, ${connected} of ${bridge.controllers.length} controllers connected` : "";
-  const facts = `${whole(bridge.flows)} flows, ${whole(bridge.macs)} addresses, ${bridge.fail_mode}${controllers}`;
+  const facts = `${count(bridge.flows, "flow")}, ${count(bridge.macs, "address", "addresses")}, ${bridge.fail_mode}${controllers}`;
   const room = Math.floor((width - 24) / 6.6) - bridge.name.length - 2;
   return svg("g", { class: "head" }, svg("text", { class: "name", x: x + 12, y: y + 20 }, clip(bridge.name, 24),
     svg("tspan", { dx: 8, "font-weight": "normal" }, clip(facts, Math.max(8, room)))));
@@ -157,8 +157,8 @@ function mirrors({ place }) {
     const names = new Set([...(mirror.sources ?? []), ...(mirror.destinations ?? [])]);
     const from = new Set([...names].map((name) => place.get(`${bridge.name}/${name}`)).filter((cell) => cell && cell !== output));
     // Of all ports: from the bridge itself.
-    const whole = { x: 12, y: output.y - 30, width: 40, height: 0 };
-    const starts = mirror.sources === null || mirror.destinations === null || from.size === 0 ? [whole] : [...from].slice(0, 24);
+    const all = { x: 12, y: output.y - 30, width: 40, height: 0 };
+    const starts = mirror.sources === null || mirror.destinations === null || from.size === 0 ? [all] : [...from].slice(0, 24);
     return starts.map((cell) => svg("path", { class: "mirror", d: curve(cell, output) }, svg("title", {}, `mirror ${mirror.name}`)));
   }));
 }
