@@ -136,7 +136,7 @@ fn mistakes_are_explained() {
         (
             "[workers]\nfoobarbaz = 1",
             "unknown key (keys here: cores, sleep-max-us, tx-flush-interval-us, rx-assign, rx-isolate, \
-             auto-balance, auto-balance-load, auto-balance-improvement, auto-balance-minutes)",
+             perf-metrics, auto-balance, auto-balance-load, auto-balance-improvement, auto-balance-minutes)",
         ),
         ("bridge = 5", "test.toml:1: bridge: expected an array, bridge = [...] or [[bridge]], got 5"),
         ("[[bridge]]\nlocal = false", "test.toml:1: bridge: a bridge needs a name: name = \"...\""),
