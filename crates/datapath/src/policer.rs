@@ -5,7 +5,7 @@
 //! longer than a frame of Ethernet, as one that a device will cut into segments, passes when there is room for such a frame, and
 //! those after it wait the longer: the rate stays what it is, and long packets are not starved by short ones.
 
-use packet::{Packet, Time};
+use packet::{Batch, Packet, Time};
 
 use crate::bucket::{Bucket, SECOND};
 
@@ -102,6 +102,18 @@ impl Policer {
         self.packets.give_back(SECOND / rate * those(too_long & !too_many).count() as u64);
         self.bits.give_back(those(too_many & !too_long).map(|(_, packet)| needed(packet)).sum());
     }
+}
+
+/// Takes those packets out of a batch: bit `i` stands for `packets[i]`. The others move to the front, in their order.
+pub(crate) fn take(packets: &mut Batch, those: u32) -> Batch {
+    let mut kept = 0;
+    for at in 0..packets.len() {
+        if those >> at & 1 == 0 {
+            packets.swap(kept, at);
+            kept += 1;
+        }
+    }
+    packets.drain(kept..).collect()
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ use packet::{Batch, Packet, Time};
 use ports::Port;
 
 use crate::action::PortNo;
-use crate::classify::bits;
 use crate::drop::DropReason;
 use crate::pipeline::batch::all;
 use crate::pipeline::tx::Outputs;
-use crate::policer::Policer;
+use crate::policer::{Policer, take};
 
 /// Decides which packets go on to classification.
 pub trait Filter: Send {
@@ -70,14 +69,4 @@ fn retire(packets: &mut Batch, refused: u32, outputs: &Outputs, reason: DropReas
         return outputs.retire_batch(packets, reason, port);
     }
     outputs.retire_batch(&mut take(packets, refused), reason, port);
-}
-
-/// Takes those packets out of a batch. The others move to the front, in their order.
-pub(crate) fn take(packets: &mut Batch, those: u32) -> Batch {
-    let mut kept = 0;
-    for i in bits(!those & all(packets.len())) {
-        packets.swap(kept, i);
-        kept += 1;
-    }
-    packets.drain(kept..).collect()
 }

@@ -18,9 +18,8 @@ use crate::action::PortNo;
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
-use crate::pipeline::ingress::take;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
-use crate::policer::Policer;
+use crate::policer::{Policer, take};
 use crate::sync::counters::WorkerCounters;
 use crate::tap::{Ports, Taps, WorkerTap};
 
