@@ -15,6 +15,7 @@ use std::time::Duration;
 use packet::{Batch, Packet, Time};
 
 use crate::action::PortNo;
+use crate::bond::{Bonds, Selected};
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
@@ -46,6 +47,8 @@ pub struct Outputs {
     counters: Arc<WorkerCounters>,
     /// For performance metrics, if they are on.
     pub perf: Option<Arc<PerfMetrics>>,
+    /// What the numbers are that are no port's.
+    bonds: Arc<Bonds>,
     /// Who looks at packets: nobody, nearly always.
     taps: Option<Box<Taps>>,
     /// For taps: the flow whose actions are being executed. Not kept up to date without one, nor where packets of several flows are sent
@@ -69,7 +72,7 @@ struct OutputPort {
 
 impl Outputs {
     /// No ports yet.
-    pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>) -> Outputs {
+    pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>, bonds: Arc<Bonds>) -> Outputs {
         let turn = Duration::ZERO;
         Outputs {
             ports: Vec::new(),
@@ -80,6 +83,7 @@ impl Outputs {
             worker,
             counters,
             perf: None,
+            bonds,
             taps: None,
             at_flow: FlowRef::NONE,
             now: Time(0),
@@ -213,7 +217,7 @@ impl Outputs {
     #[inline(always)]
     pub fn push(&mut self, port: PortNo, packet: Packet, in_port: PortNo, now: Time) {
         let Some(Some(output)) = self.ports.get_mut(port.0 as usize) else {
-            return self.retire_one(packet, DropReason::NoSuchPort, in_port);
+            return self.push_to_bond(port, packet, in_port, now);
         };
         if packet.len() > output.port.max_frame() && is_too_big(&packet, output.port.max_frame()) {
             return self.retire_one(packet, DropReason::TooBig, port);
@@ -230,6 +234,17 @@ impl Outputs {
             send((&self.taps, &self.perf), output, now, &self.counters, self.worker);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
+        }
+    }
+
+    /// Queues a packet for the member of a bond that it goes by, if the number is a bond's.
+    #[inline(never)]
+    fn push_to_bond(&mut self, number: PortNo, packet: Packet, in_port: PortNo, now: Time) {
+        match self.bonds.select(number, packet.data(), self.worker) {
+            // A port that is removed may still be in a bucket.
+            Selected::Member(port) if self.port(port).is_some() => self.push(port, packet, in_port, now),
+            Selected::NoMember => self.retire_one(packet, DropReason::PortDown, in_port),
+            Selected::Member(_) | Selected::NoBond => self.retire_one(packet, DropReason::NoSuchPort, in_port),
         }
     }
 

@@ -30,6 +30,7 @@ use super::{ConfigSource, Running, SourceEvent};
 use crate::config::origins::{Loaded, Origins};
 use crate::timer::{DueWork, Timer};
 
+mod bond;
 mod columns;
 mod conntrack;
 mod export;
