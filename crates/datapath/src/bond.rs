@@ -14,14 +14,13 @@
 //! finds no port there, or that of the next bond.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use packet::wire::ethertype;
 use parking_lot::Mutex;
 
 use crate::port_no::PortNo;
-use crate::sync::counters::Counter;
 
 /// Buckets of a bond.
 pub const BUCKETS: usize = 256;
@@ -57,13 +56,13 @@ struct Numbers {
 struct Table {
     ports: [AtomicU32; BUCKETS],
     basis: AtomicU32,
-    /// Bytes of frames by worker and bucket.
-    bytes: Box<[[Counter; BUCKETS]]>,
+    /// Bytes of frames by worker and bucket. Only the worker writes its own.
+    bytes: Box<[[AtomicU64; BUCKETS]]>,
 }
 
 impl Table {
     fn new(workers: usize) -> Table {
-        let counters = || std::array::from_fn(|_| Counter::default());
+        let counters = || std::array::from_fn(|_| AtomicU64::new(0));
         Table {
             ports: std::array::from_fn(|_| AtomicU32::new(NOWHERE)),
             basis: AtomicU32::new(0),
@@ -122,7 +121,8 @@ impl Bonds {
             NOWHERE => Selected::NoMember,
             port => {
                 if let Some(bytes) = table.bytes.get(worker) {
-                    bytes[bucket].add(frame.len() as u64);
+                    let bytes = &bytes[bucket];
+                    bytes.store(bytes.load(Relaxed).wrapping_add(frame.len() as u64), Relaxed);
                 }
                 Selected::Member(PortNo(port))
             }
@@ -191,7 +191,7 @@ impl BondOutput {
     /// Bytes of all frames that were sent by each bucket since the datapath started: also those of an earlier bond with this number.
     pub fn bytes(&self) -> [u64; BUCKETS] {
         let workers = &self.table().bytes;
-        std::array::from_fn(|bucket| workers.iter().fold(0u64, |sum, of| sum.wrapping_add(of[bucket].get())))
+        std::array::from_fn(|bucket| workers.iter().fold(0u64, |sum, of| sum.wrapping_add(of[bucket].load(Relaxed))))
     }
 }
 

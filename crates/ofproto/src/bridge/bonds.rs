@@ -5,13 +5,15 @@ use std::fmt::Write as _;
 
 use openflow::OfPort;
 use ports::Mac;
+use protocols::lacp::show::{Show as ShowLacp, ShowStats};
+use protocols::lacp::{Aggregator, MemberId};
 
 use super::Bridge;
 use crate::error::Error;
 use crate::model::bond::show::{Line, Show};
 use crate::model::bond::{Bond, BondSettings, LacpConfig, LacpStatus};
 use crate::model::forwarding::BridgeState;
-use crate::slowpath::lacp::lacp_settings;
+use crate::slowpath::lacp_sessions::lacp_settings;
 
 /// A bond, as other parts of the switch are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,5 +200,33 @@ impl Bridge {
         };
         self.switch.run_bonds();
         Ok(outcome)
+    }
+}
+
+/// What LACP says of ports.
+impl Bridge {
+    /// `lacp/show`, of one port or of all; `None` where there is no such port.
+    pub fn show_lacp(&self, name: Option<&str>) -> Option<String> {
+        self.lacp_text(name, |session| ShowLacp(session).to_string())
+    }
+
+    /// `lacp/show-stats`.
+    pub fn show_lacp_stats(&self, name: Option<&str>) -> Option<String> {
+        self.lacp_text(name, |session| ShowStats(session).to_string())
+    }
+
+    fn lacp_text(&self, name: Option<&str>, text: impl Fn(&Aggregator) -> String) -> Option<String> {
+        let lacp = self.switch.lacp.lock();
+        let wanted = lacp.of_bridge(self.id).filter(|(port, _)| name.is_none_or(|name| name == *port));
+        let texts: Vec<String> = wanted.map(|(_, session)| text(session)).collect();
+        (name.is_none() || !texts.is_empty()).then(|| texts.concat())
+    }
+
+    /// Whether what is known of an interface's partner is up to date; `None` where LACP is not spoken by it.
+    pub fn lacp_current(&self, port: OfPort) -> Option<bool> {
+        let logical = self.read(|bridge| bridge.ports.get(&port).map(|state| state.logical.clone()))??;
+        let lacp = self.switch.lacp.lock();
+        let session = lacp.of_bridge(self.id).find(|(name, _)| *name == logical);
+        session.map(|(_, session)| session.is_current(MemberId(port.0)))
     }
 }

@@ -227,6 +227,15 @@ impl Bridge {
         Ok(())
     }
 
+    /// Changes the other end of a patch port, and the Ethernet address that it shows.
+    pub fn set_patch(&self, port: OfPort, peer: String, mac: ports::Mac) -> Result<(), Error> {
+        self.with_port(port, |state| {
+            if let Device::Patch { .. } = state.device {
+                state.device = Device::Patch { peer, mac };
+            }
+        })
+    }
+
     /// Changes the DSCP that IP packets have which are sent to queues of a port.
     pub fn set_queue_dscp(&self, port: OfPort, dscp: BTreeMap<u32, u8>) -> Result<(), Error> {
         let have = {

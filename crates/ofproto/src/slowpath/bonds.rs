@@ -8,7 +8,6 @@
 //! to be elsewhere than at the bond, a frame from that address is sent by the bond. These *announcements* wait here, and go out a
 //! few at a time ([`Switch::send_announcements`]), for there may be a million addresses.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,15 +27,11 @@ const AT_ONCE: usize = 256;
 /// Operation of RARP, "request reverse" (RFC 903): nobody answers the frame, but bridges learn from it.
 const REQUEST_REVERSE: u16 = 3;
 
-/// Announcements that wait: each address with the bridge and the bond by which it is announced.
-#[derive(Default)]
-pub(crate) struct Announcements(VecDeque<(BridgeId, Arc<str>, MacKey)>);
-
 impl Switch {
     /// Does what is due of bonds, because something has happened to their members.
     pub fn run_bonds(&self) {
         let next = self.run_due_bonds();
-        if next.is_some() || !self.announcements.lock().0.is_empty() {
+        if next.is_some() || !self.announcements.lock().is_empty() {
             // The thread that waits for delays may have to wait for less.
             self.notify_bonds();
         }
@@ -111,18 +106,12 @@ impl Switch {
         let elsewhere = macs.iter().filter(|entry| own != Some(bridge.logical(entry.port)));
         let announced: Vec<_> = elsewhere.map(|entry| (id, name.clone(), entry.key)).collect();
         drop(macs);
-        let mut waiting = self.announcements.lock();
-        waiting.0.retain(|(bridge, of, _)| *bridge != id || **of != *name);
-        waiting.0.extend(announced);
+        self.announcements.lock().replace(id, &name, announced);
     }
 
     /// Sends some of the announcements that wait. Returns whether there are more.
     pub fn send_announcements(&self) -> bool {
-        let mut waiting = self.announcements.lock();
-        let count = waiting.0.len().min(AT_ONCE);
-        let some: Vec<_> = waiting.0.drain(..count).collect();
-        let more = !waiting.0.is_empty();
-        drop(waiting);
+        let (some, more) = self.announcements.lock().take(AT_ONCE);
         for (bridge, bond, key) in some {
             let member = {
                 let forwarding = self.forwarding.read();

@@ -195,7 +195,8 @@ impl Switch {
             credit(&record);
             return (Verdict::Drop(DropReason::UpcallError), learnt);
         }
-        if too_long {
+        // What holds for a while only, such as an announcement that may be a bond's reflection, is decided for one packet.
+        if too_long || record.volatile {
             credit(&record);
             return (Verdict::Execute(actions), learnt);
         }

@@ -507,6 +507,9 @@ impl LiveSwitch {
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;
         bridge.set_queue_dscp(info.port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         bridge.set_member_lacp(info.port, interface.lacp.clone());
+        if interface.kind == "patch" {
+            return self.set_patch(&bridge, info.port, name, interface);
+        }
         // If the device has gone, the one that replaces it is opened with these settings.
         let Some(device) = info.device.filter(|device| !device.is_gone()) else { return Ok(()) };
         if let Some(mtu) = interface.mtu_request {
@@ -522,6 +525,13 @@ impl LiveSwitch {
                 self.set_queues(port, interface)
             }
             None => Ok(()),
+        }
+    }
+
+    fn set_patch(&self, bridge: &ofproto::Bridge, port: OfPort, name: &str, interface: &Interface) -> StepResult {
+        match self.open(name, interface)? {
+            Device::Patch { peer, mac } => bridge.set_patch(port, peer, mac).map_err(|e| e.to_string()),
+            Device::Datapath(_) | Device::Tunnel(_) => Ok(()),
         }
     }
 

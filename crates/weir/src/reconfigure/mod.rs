@@ -268,10 +268,10 @@ fn stays(name: &str, have: &Port, want: &Port, owners: &Owners) -> bool {
 
 /// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
 /// place, unless the wish for it was withdrawn, when only opening the device brings its own back. Devices
-/// of DPDK have to be stopped for another MTU.
+/// of DPDK have to be stopped for another MTU. A patch port gets another peer in place.
 fn needs_reopening(have: &Interface, want: &Interface) -> bool {
     have.kind != want.kind
-        || have.options != want.options
+        || have.options != want.options && want.kind != "patch"
         || have.mtu_request.is_some() && want.mtu_request.is_none()
         || have.mac.is_some() && want.mac.is_none()
         || have.mtu_request != want.mtu_request && ports::dpdk::KIND.names.contains(&&*want.kind)

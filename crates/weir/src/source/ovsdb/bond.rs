@@ -6,19 +6,19 @@ use std::time::Duration;
 use ofproto::{BondMode, BondSettings};
 use ovsdb::Row;
 
-use super::read::DatabaseState;
 use crate::config::desired::{Lacp, LastActive, parse_mac};
 
 /// The shortest interval of rebalancing, but for none at all. As in OVS.
 const SHORTEST_REBALANCE: i64 = 1000;
 
-/// How the interfaces of a port share traffic. What is wrong is a warning, and the default counts.
-pub fn settings(state: &mut DatabaseState, port: &Row, name: &str) -> BondSettings {
+/// How the interfaces of a port share traffic, and what is wrong with that: there the default counts.
+pub fn settings(port: &Row, name: &str) -> (BondSettings, Vec<String>) {
     let default = BondSettings::default();
+    let mut problems = Vec::new();
     let mode = port.string("bond_mode").map(|text| {
         let known = BondMode::NAMES.iter().find(|(name, _)| *name == text).map(|(_, mode)| *mode);
         known.unwrap_or_else(|| {
-            state.warn(format!("port {name}: unknown bond_mode {text}, defaulting to {}", default.mode.name()));
+            problems.push(format!("port {name}: unknown bond_mode {text}, defaulting to {}", default.mode.name()));
             default.mode
         })
     });
@@ -26,18 +26,25 @@ pub fn settings(state: &mut DatabaseState, port: &Row, name: &str) -> BondSettin
     let other = |key| port.map_string("other_config", key);
     let is_true = |key| other(key) == Some("true");
     if let Some(detect) = other("bond-detect-mode").filter(|detect| *detect != "carrier") {
-        state.warn(format!("port {name}: unsupported bond-detect-mode {detect}, defaulting to carrier"));
+        problems.push(format!("port {name}: unsupported bond-detect-mode {detect}, defaulting to carrier"));
     }
-    let millis = |column| port.integer(column).and_then(|n| u64::try_from(n).ok()).map(Duration::from_millis);
-    let basis: Option<i64> = state.number(port, "other_config", "bond-hash-basis");
-    let interval: Option<i64> = state.number(port, "other_config", "bond-rebalance-interval");
+    let mut number = |key: &'static str| {
+        let text = other(key)?;
+        let number = text.parse::<i64>().ok();
+        if number.is_none() {
+            problems.push(format!("port {name}: {key}: {text:?} is not a number; the default is used"));
+        }
+        number
+    };
+    let (basis, interval) = (number("bond-hash-basis"), number("bond-rebalance-interval"));
     let interval = interval.map(|millis| match millis {
         0 => Duration::ZERO,
         millis => Duration::from_millis(millis.max(SHORTEST_REBALANCE) as u64),
     });
+    let millis = |column| port.integer(column).and_then(|n| u64::try_from(n).ok()).map(Duration::from_millis);
     let lacp_fallback_ab = is_true("lacp-fallback-ab");
     let has_primary = mode == BondMode::ActiveBackup || lacp_fallback_ab;
-    BondSettings {
+    let settings = BondSettings {
         mode,
         primary: other("bond-primary").filter(|_| has_primary).map(str::to_owned),
         updelay: millis("bond_updelay").unwrap_or_default(),
@@ -47,7 +54,8 @@ pub fn settings(state: &mut DatabaseState, port: &Row, name: &str) -> BondSettin
         all_members_active: is_true("all-members-active"),
         lb_output: mode == BondMode::BalanceTcp && is_true("lb-output-action"),
         lacp_fallback_ab,
-    }
+    };
+    (settings, problems)
 }
 
 /// The member that was active when the daemon ended (`bond_active_slave`).

@@ -138,12 +138,12 @@ fn is_reserved(name: &str) -> bool {
 }
 
 impl DatabaseState {
-    pub(super) fn warn(&mut self, what: String) {
+    fn warn(&mut self, what: String) {
         self.warnings.insert(what);
     }
 
     /// A number in a map of strings; one that is out of place counts as not there.
-    pub(super) fn number<T>(&mut self, row: &Row, column: &str, key: &str) -> Option<T>
+    fn number<T>(&mut self, row: &Row, column: &str, key: &str) -> Option<T>
     where
         T: std::str::FromStr,
     {
@@ -318,7 +318,11 @@ impl DatabaseState {
                 continue;
             }
             let Some(port_name) = port.string("name") else { continue };
-            let bond = (interfaces.len() > 1).then(|| bond::settings(self, port, port_name));
+            let bond = (interfaces.len() > 1).then(|| {
+                let (bond, problems) = bond::settings(port, port_name);
+                problems.into_iter().for_each(|problem| self.warn(problem));
+                bond
+            });
             let mut interfaces = self.interfaces(&interfaces, dummies, rules);
             if !interfaces.is_empty() {
                 let (dscp, egress) = (queue_dscp(replica, port), self.egress_policer(replica, port, port_name));
