@@ -489,7 +489,7 @@ fn read_interface(s: &mut Section) -> Interface {
         rx_affinity: BTreeMap::new(),
         steers_by_hash: false,
         queue_dscp: BTreeMap::new(),
-        policing: read_policing(&mut s),
+        policing: read_policing(s),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
         ingress_program: read_ingress_program(s),
         ingress_offload: s.bool("ingress-offload").unwrap_or(true),
