@@ -294,11 +294,13 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 4] = [
+    const READERS: [&str; 6] = [
         include_str!("read.rs"),
+        include_str!("bond.rs"),
         include_str!("mod.rs"),
         include_str!("export.rs"),
         include_str!("../../../../ports/src/dpdk/settings.rs"),
+        include_str!("../../../../protocols/src/lacp/options.rs"),
     ];
 
     #[test]
