@@ -11,6 +11,7 @@ use packet::wire::nsh;
 use packet::{Field, flow::Mask};
 
 pub use crate::actions::tunnel::{Decapsulation, Encapsulation};
+use crate::bond::{BondOutput, Bucket};
 use crate::drop::DropReason;
 use crate::meter::Meter;
 pub use crate::port_no::PortNo;
@@ -24,6 +25,13 @@ pub const MAX_NESTING: usize = 32;
 pub enum Action {
     /// Send the packet as it is now. The packet goes on to the next action.
     Output(PortNo),
+    /// Send the packet as it is now by a member of a bond. The packet goes on to the next action.
+    Bond {
+        /// The bond.
+        bond: Arc<BondOutput>,
+        /// Which member.
+        bucket: Bucket,
+    },
     /// Rewrite the header fields that `mask` covers with the values in `key`, and bring checksums up
     /// to date. Covers Ethernet, IPv4, IPv6, TCP, UDP, SCTP, ICMP, ARP, ND and MPLS fields, and the
     /// metadata (pkt_mark, skb_priority, tunnel) that travels beside the packet.
@@ -182,6 +190,13 @@ pub enum Punt {
     Neighbour {
         /// The upper layer's number of the bridge that it was for.
         bridge: u32,
+    },
+    /// A frame of LACP, or of another slow protocol (IEEE 802.3 annex 57A), for a port that speaks LACP.
+    Lacp {
+        /// The upper layer's number of the bridge that it has come in to.
+        bridge: u32,
+        /// That of the port.
+        port: u32,
     },
     /// A sample for sFlow.
     Sflow(SflowPunt),

@@ -10,6 +10,7 @@
 //! | [`topology`] | Which cores there are, and at which NUMA node each is |
 //! | [`error`] | Why a request to the datapath is refused |
 //! | [`action`] | Actions of a flow, in the datapath's own terms |
+//! | [`bond`] | Bonds: outputs that choose a port for each packet |
 //! | [`upcall`] | The contract between fast path and slow path |
 //! | [`stats`] | Statistics of workers, ports and flows |
 //! | [`mod@drop`] | Reasons to drop a packet, listed by stage |
@@ -31,6 +32,7 @@
 pub mod account;
 pub mod action;
 mod actions;
+pub mod bond;
 mod bucket;
 pub mod classify;
 pub mod config;
@@ -61,6 +63,7 @@ pub use action::{
 };
 pub use actions::encap::{MADE_UP, made_up_header};
 pub use actions::flow_hash::flow_hash;
+pub use bond::{BondOutput, Bonds, Bucket};
 pub use classify::CacheTier;
 pub use config::Config;
 pub use control::balance::AutoBalance;

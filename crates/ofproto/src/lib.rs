@@ -50,6 +50,7 @@ pub mod whatif;
 pub mod xlate;
 
 pub use bridge::Bridge;
+pub use bridge::bonds::{BondError, BondInfo};
 pub use bridge::counters::{NoRuleId, RuleCounters, RuleId};
 pub use bridge::tunnels::CarrierInfo;
 pub use error::Error;
@@ -61,6 +62,7 @@ pub use slowpath::decision::Decision;
 pub use slowpath::drop_sites::{DropSite, TableDrop, TableDropRule};
 pub use slowpath::requests::{Done, FlowRequest};
 
+pub use model::bond::{BondMode, BondSettings, LacpConfig};
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use model::hidden::{InBand, Remote};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};

@@ -8,7 +8,7 @@
 //! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 5. a bridge's MAC table;
-//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
+//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `announcements`, `bonds_due`, `lacp`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
 //!
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
@@ -36,9 +36,11 @@ use crate::model::port::describe;
 use crate::model::shadow::Shadow;
 use crate::model::tunnels::Located;
 use crate::model::underlay::Underlay;
+use crate::slowpath::announcements::Announcements;
 use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
 use crate::slowpath::drop_sites::{DropSite, DropSites, TableDrop};
+use crate::slowpath::lacp_sessions::LacpSessions;
 use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::neighbour_waits::NeighbourWaits;
 use crate::slowpath::paused::Paused;
@@ -113,6 +115,13 @@ pub struct Switch {
     pub(crate) interners: Interners,
     /// Routes and neighbours of tunnels.
     pub(crate) underlay: Arc<Underlay>,
+    /// Packets by which bonds tell neighbours where addresses are now.
+    pub(crate) announcements: Mutex<Announcements>,
+    /// The ports by which LACP is spoken.
+    pub(crate) lacp: Mutex<LacpSessions>,
+    /// Whether there is something to wait for of bonds.
+    pub(crate) bonds_due: Mutex<bool>,
+    pub(crate) bonds_due_changed: Condvar,
     /// Packets that wait for neighbours.
     pub(crate) neighbour_waits: NeighbourWaits,
     /// Sends samples and flow records to collectors.
@@ -175,6 +184,10 @@ impl Switch {
             forwarding: RwLock::new(forwarding),
             interners: Interners::default(),
             underlay,
+            announcements: Mutex::default(),
+            lacp: Mutex::default(),
+            bonds_due: Mutex::new(false),
+            bonds_due_changed: Condvar::new(),
             neighbour_waits: NeighbourWaits::default(),
             exporter: Default::default(),
             slow_drops: AtomicU64::new(0),
@@ -318,7 +331,7 @@ impl Switch {
         datapath_key(forwarding.bridges.values().find(|state| state.config.name == bridge)?, key)
     }
 
-    fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
+    pub(crate) fn input<'a>(&self, key: &'a Key, bridge: BridgeId, frozen: Option<&'a Frozen>) -> Input<'a> {
         Input {
             key,
             bridge,
@@ -645,7 +658,7 @@ impl Explanation {
 }
 
 fn sends_on(action: &Action) -> bool {
-    matches!(action, Action::Output(_) | Action::Recirc(_) | Action::Ct(_) | Action::TunnelPop(_))
+    matches!(action, Action::Output(_) | Action::Bond { .. } | Action::Recirc(_) | Action::Ct(_) | Action::TunnelPop(_))
 }
 
 /// The actions without those that send the packet on, or make connections.

@@ -206,6 +206,8 @@ fn patch_ports_join_bridges() {
         name: name.into(),
         device: Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] },
         request: Some(OfPort(9)),
+        logical: None,
+        lacp: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

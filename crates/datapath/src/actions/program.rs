@@ -190,6 +190,10 @@ impl Program {
                     let max_len = std::mem::replace(&mut max_len, u32::MAX);
                     Step::Copy(Disposition::Output { port: *port, max_len })
                 }
+                Action::Bond { bond, bucket } => {
+                    let max_len = std::mem::replace(&mut max_len, u32::MAX);
+                    Step::Copy(Disposition::Output { port: bond.port(*bucket), max_len })
+                }
                 Action::Truncate { max_len: limit } => {
                     max_len = *limit;
                     continue;

@@ -231,13 +231,13 @@ impl ControlPlane {
         let seat = self.runtime.prepare_worker(number, pinned_to, &waker)?;
         let reader = self.pool.write().take_place(number)?;
 
-        let Resources { table, clock, conntrack, .. } = &self.resources;
+        let (resources, Resources { table, clock, .. }) = (&self.resources, &self.resources);
         table.add_worker(number);
         let channels = Channel::all(&waker);
         let serving = self.handlers.serving(number);
         let dedicated = pinned_to.is_some();
         let setup = WorkerSetup { number, reader, waker, channels: channels.clone(), serving, dedicated };
-        let mut worker = Worker::new(setup, &self.config, table, clock, conntrack);
+        let mut worker = Worker::new(setup, &self.config, resources);
         let workers = self.pool.read().numbers().len() + 1;
         let tap = |tap| WorkerTap::new(tap, workers);
         self.taps.iter().for_each(|of| worker.executor.outputs.add_tap(tap(of), table, clock.now()));

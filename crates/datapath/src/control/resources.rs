@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use packet::Clock;
 
+use crate::bond::Bonds;
 use crate::classify::Table;
 use crate::conntrack::Conntrack;
 use crate::sync::rcu::Domain;
@@ -19,6 +20,8 @@ pub struct Resources {
     pub table: Arc<Table>,
     /// Connection tracking.
     pub conntrack: Arc<Conntrack>,
+    /// Bonds.
+    pub bonds: Arc<Bonds>,
     /// Delays freeing until no worker or handler uses what was unlinked.
     pub domain: Arc<Domain>,
     /// The slow path, once it is connected.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use packet::{Clock, Time};
 use parking_lot::{Mutex, RwLock};
 
+use crate::bond::Bonds;
 use crate::classify::Table;
 use crate::config::Config;
 use crate::conntrack::Conntrack;
@@ -60,7 +61,8 @@ impl Datapath {
         // A secret of its own: the seed's hashes choose caches' sets.
         let secret = [config.seed[1] ^ 0x636f_6e6e, config.seed[0].rotate_left(32)];
         let conntrack = Arc::new(Conntrack::new(config.max_connections, secret));
-        let resources = Resources { clock, table: Arc::new(table), conntrack, domain, upcall: Arc::default() };
+        let bonds = Arc::new(Bonds::new(max_workers));
+        let resources = Resources { clock, table: Arc::new(table), conntrack, bonds, domain, upcall: Arc::default() };
         let ports = Arc::new(Mutex::new(PortTable::default()));
         let pool = Arc::new(RwLock::new(WorkerPool::new(readers, tsc::cycles())));
         let maintenance = Arc::new(Maintenance::new(resources.clone(), ports.clone(), pool.clone()));
@@ -108,6 +110,11 @@ impl Datapath {
     /// Connection tracking: the connections, their limits and timeouts.
     pub fn conntrack(&self) -> &Conntrack {
         &self.resources.conntrack
+    }
+
+    /// Bonds: outputs that choose a port for each packet.
+    pub fn bonds(&self) -> &Arc<Bonds> {
+        &self.resources.bonds
     }
 
     /// The present time, by the datapath's clock.

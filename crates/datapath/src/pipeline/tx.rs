@@ -15,6 +15,7 @@ use std::time::Duration;
 use packet::{Batch, Packet, Time};
 
 use crate::action::PortNo;
+use crate::bond::{Bonds, Selected};
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
@@ -46,6 +47,8 @@ pub struct Outputs {
     counters: Arc<WorkerCounters>,
     /// For performance metrics, if they are on.
     pub perf: Option<Arc<PerfMetrics>>,
+    /// What the numbers are that are no port's.
+    bonds: Arc<Bonds>,
     /// Who looks at packets: nobody, nearly always.
     taps: Option<Box<Taps>>,
     /// For taps: the flow whose actions are being executed. Not kept up to date without one, nor where packets of several flows are sent
@@ -69,7 +72,7 @@ struct OutputPort {
 
 impl Outputs {
     /// No ports yet.
-    pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>) -> Outputs {
+    pub fn new(worker: usize, interval: Duration, counters: Arc<WorkerCounters>, bonds: Arc<Bonds>) -> Outputs {
         let turn = Duration::ZERO;
         Outputs {
             ports: Vec::new(),
@@ -80,6 +83,7 @@ impl Outputs {
             worker,
             counters,
             perf: None,
+            bonds,
             taps: None,
             at_flow: FlowRef::NONE,
             now: Time(0),
@@ -213,7 +217,7 @@ impl Outputs {
     #[inline(always)]
     pub fn push(&mut self, port: PortNo, packet: Packet, in_port: PortNo, now: Time) {
         let Some(Some(output)) = self.ports.get_mut(port.0 as usize) else {
-            return self.retire_one(packet, DropReason::NoSuchPort, in_port);
+            return self.push_to_bond(port, packet, in_port, now);
         };
         if packet.len() > output.port.max_frame() && is_too_big(&packet, output.port.max_frame()) {
             return self.retire_one(packet, DropReason::TooBig, port);
@@ -233,12 +237,38 @@ impl Outputs {
         }
     }
 
+    /// Queues a packet for the member of a bond that it goes by, if the number is a bond's.
+    #[inline(never)]
+    fn push_to_bond(&mut self, number: PortNo, packet: Packet, in_port: PortNo, now: Time) {
+        self.push_to_member(number, packet, in_port, now);
+    }
+
+    /// Queues packets for the members of a bond, if the number is a bond's, and for a port otherwise.
+    #[inline(never)]
+    fn push_all_to_bond(&mut self, to: PortNo, packets: impl Iterator<Item = Packet>, in_port: PortNo, now: Time) {
+        if self.port(to).is_some() {
+            packets.for_each(|packet| self.push(to, packet, in_port, now));
+        } else {
+            packets.for_each(|packet| self.push_to_member(to, packet, in_port, now));
+        }
+    }
+
+    #[inline(always)]
+    fn push_to_member(&mut self, number: PortNo, packet: Packet, in_port: PortNo, now: Time) {
+        match self.bonds.select(number, packet.data(), self.worker) {
+            // A port that is removed may still be in a bucket.
+            Selected::Member(port) if self.port(port).is_some() => self.push(port, packet, in_port, now),
+            Selected::NoMember => self.retire_one(packet, DropReason::PortDown, in_port),
+            Selected::Member(_) | Selected::NoBond => self.retire_one(packet, DropReason::NoSuchPort, in_port),
+        }
+    }
+
     /// Queues several packets for a port, as [`push`](Outputs::push) for each of them.
     #[inline(always)]
     pub fn push_all(&mut self, port: PortNo, packets: impl Iterator<Item = Packet>, in_port: PortNo, now: Time) {
         let up = self.port(port).is_some_and(|port| port.is_up());
         let Some(Some(output)) = self.ports.get_mut(port.0 as usize).filter(|_| up) else {
-            return packets.for_each(|packet| self.push(port, packet, in_port, now));
+            return self.push_all_to_bond(port, packets, in_port, now);
         };
         let max_frame = output.port.max_frame();
         let waited = !output.batch.is_empty();

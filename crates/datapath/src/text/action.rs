@@ -11,6 +11,7 @@ use super::key::{Parser, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
 use super::{Context, Error, ct, nsh, sample, tunnel};
 use crate::action::{Action, HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
+use crate::bond::Bucket;
 use crate::drop::DropReason;
 
 /// How deeply `clone` may nest in text.
@@ -60,6 +61,12 @@ pub fn format_actions(out: &mut String, actions: &[Action], flow: &Key, context:
 fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Context<'_>) {
     match action {
         Action::Output(port) => format_port(out, *port, context),
+        Action::Bond { bond, bucket: Bucket::ByHash } => put!(out, "lb_output({})", bond.id()),
+        // Where its packets go now, as OVS shows bonds that choose by what the flow matches.
+        Action::Bond { bond, bucket: Bucket::Fixed(bucket) } => match bond.member(*bucket) {
+            Some(port) => format_port(out, port, context),
+            None => out.push_str("drop"),
+        },
         Action::Set(rewrite) => format_set(out, rewrite, flow, context),
         Action::PushVlan { tpid, tci } => {
             out.push_str("push_vlan(");
@@ -96,6 +103,7 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             }
             Punt::Sflow(punt) => sample::format_sflow(out, punt),
             Punt::Ipfix(punt) => sample::format_ipfix(out, punt),
+            Punt::Lacp { .. } => out.push_str("userspace(pid=0,slow_path(lacp))"),
             Punt::Slow | Punt::Unresolved { .. } | Punt::Neighbour { .. } => {
                 out.push_str("userspace(pid=0,slow_path(action))")
             }
@@ -291,7 +299,7 @@ fn parse_action(item: &Item<'_>, ports: &dyn PortNames, depth: usize) -> Result<
         ("clone", Some('(')) => Action::Clone(parse_clone(value, ports, depth)?),
         ("check_pkt_len", Some('(')) => parse_check_length(value, ports, depth)?,
         ("sample", Some('(')) => parse_sample(value, ports, depth)?,
-        ("tnl_push" | "tnl_pop" | "meter", Some('(')) => {
+        ("tnl_push" | "tnl_pop" | "meter" | "lb_output", Some('(')) => {
             return Err(argument(item.key, value, "made by the OpenFlow tables alone; a flow cannot be added with it"));
         }
         ("drop", None) => Action::Drop(DropReason::Rule),

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use packet::{Clock, Time};
+use packet::Time;
 
 use crate::action::PortNo;
 use crate::actions::execute::Executor;
 use crate::actions::sample::Sampler;
-use crate::classify::Table;
 use crate::classify::batch::Caches;
 use crate::config::Config;
-use crate::conntrack::Conntrack;
+use crate::control::resources::Resources;
 use crate::pipeline::batch::InFlight;
 use crate::pipeline::port::Queue;
 use crate::pipeline::tx::Outputs;
@@ -45,18 +44,13 @@ pub struct WorkerSetup {
 
 impl Worker {
     /// A worker without ports.
-    pub fn new(
-        setup: WorkerSetup,
-        config: &Config,
-        table: &Arc<Table>,
-        clock: &Arc<dyn Clock>,
-        conntrack: &Arc<Conntrack>,
-    ) -> Worker {
+    pub fn new(setup: WorkerSetup, config: &Config, resources: &Resources) -> Worker {
+        let Resources { table, clock, conntrack, bonds, .. } = resources;
         let WorkerSetup { number, reader, waker, channels, serving, dedicated } = setup;
         let returned = channels[0].down.clone();
         let counters = Arc::new(WorkerCounters::default());
         let executor = Executor {
-            outputs: Outputs::new(number, config.tx_flush_interval, counters.clone()),
+            outputs: Outputs::new(number, config.tx_flush_interval, counters.clone(), bonds.clone()),
             recirculation: Default::default(),
             misses: MissQueue::new(channels, serving, config.upcall_queue),
             counters,

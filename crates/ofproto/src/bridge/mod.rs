@@ -2,6 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | `bonds` | Bonds: made, changed, shown |
 //! | `bundle` | Messages that take effect together |
 //! | `check` | Whether instructions and actions can be carried out |
 //! | `counters` | Counters of rules, for who compares them again and again |
@@ -18,6 +19,7 @@
 //! | `tunnels` | Tunnel ports: added, shown |
 //! | `walk` | Walks over flows in pieces, for statistics and dumps |
 
+pub(crate) mod bonds;
 mod bundle;
 pub(crate) mod check;
 pub mod counters;

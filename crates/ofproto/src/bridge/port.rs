@@ -68,14 +68,19 @@ impl Bridge {
             return Err(Error::NoSuchBridge(self.name.to_string()));
         };
         let created = self.switch.clock.now();
-        let PortSpec { name, device, vlan, config, .. } = spec;
+        let PortSpec { name, device, vlan, config, logical, lacp, .. } = spec;
+        let logical = logical.unwrap_or_else(|| name.clone());
         let patch = match &device {
             Device::Tunnel(tunnel) => tunnel.counters.clone(),
             _ => Arc::<PatchCounters>::default(),
         };
         let (queue_dscp, told) = (BTreeMap::new(), None);
-        let state = PortState { port, name, device, dp_port, config, vlan, queue_dscp, created, told, patch };
+        let state =
+            PortState { port, name, logical, device, dp_port, config, vlan, lacp, queue_dscp, created, told, patch };
         bridge.ports.insert(port, state);
+        bridge.tell_bonds();
+        drop(forwarding);
+        self.switch.run_bonds();
         Ok(())
     }
 
@@ -130,7 +135,13 @@ impl Bridge {
             let now = self.switch.clock.now();
             let ((), gone) = bridge.macs.change(|macs| macs.flush_ports(going, now));
             going.iter().for_each(|&port| bridge.port_numbers.free(port, now));
-            let states = going.iter().filter_map(|port| bridge.ports.remove(port)).collect();
+            let states: Vec<PortState> = going.iter().filter_map(|port| bridge.ports.remove(port)).collect();
+            for state in &states {
+                if let Some(bond) = bridge.bonds.get_mut(&state.logical) {
+                    bond.remove_member(state.port, now);
+                }
+            }
+            bridge.bonds.retain(|_, bond| bond.first().is_some());
             // What has moved to another port, as a virtual machine does, may have been learnt elsewhere on the way here.
             for (_, other) in forwarding.bridges.iter().filter(|(id, _)| **id != self.id) {
                 drop(other.macs.change(|macs| gone.iter().for_each(|gone| macs.remove_learnt(gone.key, now))));
@@ -148,6 +159,7 @@ impl Bridge {
         }
         let carriers = forwarding.tunnels.take_unused();
         drop(forwarding);
+        self.switch.run_bonds();
         let dp_ports: Vec<_> = states.iter().filter_map(|state| state.dp_port).chain(carriers).collect();
         if let Some(datapath) = self.switch.datapath.get().filter(|_| !dp_ports.is_empty()) {
             let flows = datapath.remove_ports(&dp_ports)?;
@@ -174,6 +186,7 @@ impl Bridge {
         let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
         // The new one cannot be there beside the old: the two have one name.
         let old = self.with_port(port, |state| state.dp_port.take())?;
+        self.switch.run_bonds();
         if let Some(old) = old {
             self.switch.forwarding.write().by_dp_port.remove(&old);
             let flows = datapath.remove_port(old)?;
@@ -193,6 +206,7 @@ impl Bridge {
             datapath.remove_port(new)?;
             return entered;
         }
+        self.switch.run_bonds();
         self.port_changed(port, PortReason::Modify);
         Ok(())
     }
@@ -211,6 +225,15 @@ impl Bridge {
             self.change_macs(|macs| macs.flush_learnt(port, now));
         }
         Ok(())
+    }
+
+    /// Changes the other end of a patch port, and the Ethernet address that it shows.
+    pub fn set_patch(&self, port: OfPort, peer: String, mac: ports::Mac) -> Result<(), Error> {
+        self.with_port(port, |state| {
+            if let Device::Patch { .. } = state.device {
+                state.device = Device::Patch { peer, mac };
+            }
+        })
     }
 
     /// Changes the DSCP that IP packets have which are sent to queues of a port.

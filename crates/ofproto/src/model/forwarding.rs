@@ -25,6 +25,7 @@ use tunnel::matching::PacketType;
 pub(crate) use crate::model::shared::{BridgeId, PatchCounters};
 
 use crate::events::SubscriptionId;
+use crate::model::bond::{Bond, BondVersion, LacpConfig, MemberInfo};
 use crate::model::config::{BridgeConfig, Controllers};
 use crate::model::flow_changes::FlowWatcher;
 use crate::model::group::Group;
@@ -58,6 +59,8 @@ pub(crate) struct Forwarding {
     pub underlay: Arc<Underlay>,
     /// Generation of the last change of routes or neighbours on which flows depend.
     pub hops_changed: u64,
+    /// Generation of the last change of bonds on which flows depend.
+    pub bonds_changed: u64,
     /// What is sent to a tunnel port goes to its carrier as it is, with the metadata of the tunnel (`ofproto/tnl-push-pop off`).
     pub without_push_pop: bool,
     /// The numbers of the meters of all bridges.
@@ -115,6 +118,13 @@ impl Forwarding {
         self.note_affecting(self.hops_changed);
     }
 
+    /// Records that bonds have changed on which flows depend.
+    pub fn touch_bonds(&mut self, bonds: &[Arc<BondVersion>]) {
+        self.bonds_changed = self.next_generation();
+        bonds.iter().for_each(|version| version.set(self.bonds_changed));
+        self.note_affecting(self.bonds_changed);
+    }
+
     /// The other end of a patch port.
     pub fn peer(&self, name: &str, peer: &str) -> Option<(&BridgeState, &PortState)> {
         let (bridge, port) = self.by_name.get(peer)?;
@@ -136,6 +146,10 @@ pub(crate) struct BridgeState {
     pub watched_tables: BTreeSet<TableId>,
     pub ports: BTreeMap<OfPort, PortState>,
     pub port_numbers: PortNumbers,
+    /// Bonds by the names of their ports.
+    pub bonds: BTreeMap<String, Bond>,
+    /// How LACP is spoken by ports, by their names.
+    pub lacp: BTreeMap<String, LacpConfig>,
     pub macs: MacLearning,
     pub groups: BTreeMap<GroupId, Arc<Group>>,
     /// Generation of the last change to the groups.
@@ -179,6 +193,8 @@ impl BridgeState {
             watched_tables: BTreeSet::new(),
             ports: BTreeMap::new(),
             port_numbers: PortNumbers::default(),
+            bonds: BTreeMap::new(),
+            lacp: BTreeMap::new(),
             groups: BTreeMap::new(),
             groups_changed: 0,
             group_dependents: Arc::default(),
@@ -219,6 +235,56 @@ impl BridgeState {
         let local = self.ports.get(&OfPort::LOCAL);
         local.into_iter().chain(self.ports.values().filter(|port| port.port != OfPort::LOCAL))
     }
+
+    /// As [`ports_local_first`](BridgeState::ports_local_first), but of each bond one member.
+    pub fn logical_ports(&self) -> impl Iterator<Item = &PortState> {
+        let stands_for = |port: &&PortState| self.bond_of(port).is_none_or(|bond| bond.first() == Some(port.port));
+        self.ports_local_first().filter(stands_for)
+    }
+
+    /// The bond that a port is a member of.
+    pub fn bond_of(&self, port: &PortState) -> Option<&Bond> {
+        self.bonds.get(&port.logical)
+    }
+
+    /// The port that stands for the logical one that a port belongs to: where it is a member of a bond, one of the members.
+    pub fn logical(&self, port: OfPort) -> OfPort {
+        let bond = self.ports.get(&port).and_then(|port| self.bond_of(port));
+        bond.and_then(Bond::first).unwrap_or(port)
+    }
+
+    /// Whether floods go to a logical port.
+    pub fn floods(&self, port: &PortState) -> bool {
+        let floods = |port: &PortState| !port.config.contains(PortConfig::NO_FLOOD);
+        match self.bond_of(port) {
+            None => floods(port),
+            Some(bond) => bond.members().all(|(member, _)| self.ports.get(&member).is_none_or(floods)),
+        }
+    }
+
+    /// Whether LACP is spoken by a port.
+    pub fn speaks_lacp(&self, port: &PortState) -> bool {
+        self.lacp.contains_key(&port.logical)
+    }
+
+    /// The bridge's own address: that of its LOCAL port, or the one that its datapath id begins with.
+    pub fn mac(&self) -> ports::Mac {
+        let [_, _, of_id @ ..] = self.config.datapath_id.to_be_bytes();
+        self.ports.get(&OfPort::LOCAL).map_or(of_id, |local| local.device.mac())
+    }
+
+    /// Tells bonds of their members and these of their carriers.
+    pub fn tell_bonds(&mut self) {
+        if self.bonds.is_empty() {
+            return;
+        }
+        for state in self.ports.values() {
+            if let Some(bond) = self.bonds.get_mut(&state.logical) {
+                let (name, mac) = (state.name.clone(), state.device.mac());
+                bond.set_member(state.port, MemberInfo { name, mac, dp_port: state.dp_port, carrier: state.is_live() });
+            }
+        }
+    }
 }
 
 /// What a `learn(delete_learned)` makes: flows with this cookie in this table.
@@ -247,12 +313,12 @@ impl BridgeState {
 
     /// The mirrors of packets that came in at `port`.
     pub fn mirrors_from(&self, port: &PortState) -> MirrorSet {
-        self.mirrors_where(|mirror| mirror.sources.has(&port.name))
+        self.mirrors_where(|mirror| mirror.sources.has(&port.logical))
     }
 
     /// The mirrors of packets that are sent to `port`.
     pub fn mirrors_to(&self, port: &PortState) -> MirrorSet {
-        self.mirrors_where(|mirror| mirror.destinations.has(&port.name))
+        self.mirrors_where(|mirror| mirror.destinations.has(&port.logical))
     }
 
     /// The mirrors that send to the same place as this one.
@@ -262,7 +328,9 @@ impl BridgeState {
 
     /// Whether the port is there for copies only.
     pub fn is_mirror_port(&self, port: &PortState) -> bool {
-        self.mirrors.iter().any(|state| matches!(&state.mirror.output, MirrorOutput::Port(name) if *name == port.name))
+        self.mirrors
+            .iter()
+            .any(|state| matches!(&state.mirror.output, MirrorOutput::Port(name) if *name == port.logical))
     }
 }
 
@@ -270,11 +338,15 @@ impl BridgeState {
 pub(crate) struct PortState {
     pub port: OfPort,
     pub name: String,
+    /// Name of the port of the configuration; that of the interface, unless it is another one's.
+    pub logical: String,
     pub device: Device,
     /// `None` for a patch port and a tunnel port, and while another device replaces one that has gone.
     pub dp_port: Option<PortNo>,
     pub config: PortConfig,
     pub vlan: PortVlan,
+    /// What of LACP is configured for the interface.
+    pub lacp: BTreeMap<String, String>,
     /// What takes the place of the DSCP of packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
     pub created: Time,

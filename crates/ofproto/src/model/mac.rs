@@ -155,6 +155,8 @@ struct MacSlot {
     /// Neighbours in the list of its port.
     older: u32,
     newer: u32,
+    /// Until when announcements of the address by bonds do not count.
+    locked_until: Time,
 }
 
 impl MacSlot {
@@ -180,6 +182,9 @@ pub(crate) const REFRESH: Duration = Duration::from_secs(1);
 /// An entry that was used within this time keeps its place from addresses of the same port that only statistics tell
 /// of. Each entry in use is refreshed more often.
 const IN_USE: Duration = Duration::from_secs(5);
+
+/// How long an announcement of an address counts, so that those that a bond reflects do not. As in OVS.
+const ANNOUNCED: Duration = Duration::from_secs(5);
 
 /// The table.
 #[derive(Default)]
@@ -221,6 +226,19 @@ impl MacTable {
 
     fn slot(&self, key: MacKey) -> Option<&MacSlot> {
         self.by_key.get(&key).map(|&slot| &self.slots[slot as usize])
+    }
+
+    /// An address was announced at this time by another port than a bond. Announcements that come back by a bond do not count for a while:
+    /// see [`is_locked`](MacTable::is_locked).
+    pub fn lock(&mut self, key: MacKey, at: Time) {
+        if let Some(&slot) = self.by_key.get(&key) {
+            self.slots[slot as usize].locked_until = at + ANNOUNCED;
+        }
+    }
+
+    /// Whether an address was announced by another port than a bond lately, so that an announcement by a bond is a reflection.
+    pub fn is_locked(&self, key: MacKey, now: Time) -> bool {
+        self.slot(key).is_some_and(|entry| now < entry.locked_until)
     }
 
     /// Where the address is.
@@ -274,7 +292,8 @@ impl MacTable {
             }
             self.stats.evicted += 1;
         }
-        let slot = self.insert(MacSlot { key, port, fixed: false, used, older: NONE, newer: NONE });
+        let slot =
+            self.insert(MacSlot { key, port, fixed: false, used, older: NONE, newer: NONE, locked_until: Time(0) });
         self.link(slot);
         self.stats.learned += 1;
         self.changes.push(MacChange { key, concerns_sources: true });
@@ -307,7 +326,7 @@ impl MacTable {
     /// Adds a static entry, in place of a learnt one.
     pub fn add_static(&mut self, key: MacKey, port: OfPort) {
         self.take_out(key);
-        self.insert(MacSlot { key, port, fixed: true, used: Time(0), older: NONE, newer: NONE });
+        self.insert(MacSlot { key, port, fixed: true, used: Time(0), older: NONE, newer: NONE, locked_until: Time(0) });
         self.changes.push(MacChange { key, concerns_sources: true });
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct MacBatch(RefCell<BatchLog>);
 struct BatchLog {
     /// In the order of the packets.
     learnt: Vec<LearntMac>,
+    /// Addresses that were announced, and when.
+    announced: Vec<(BridgeId, MacKey, Time)>,
     /// The latest place of each address.
     latest: HashMap<(BridgeId, MacKey), OfPort, foldhash::fast::RandomState>,
     /// Bridge, IP address and MAC address of the neighbours below tunnels from which packets of tunnels have come.
@@ -63,6 +65,16 @@ impl MacBatch {
             log.latest.insert((bridge.id, key), port);
         }
         needed && changes
+    }
+
+    /// Notes that an address was announced: see [`MacTable::lock`](crate::model::mac::MacTable::lock).
+    pub fn lock(&self, bridge: &BridgeState, key: MacKey, at: Time) {
+        self.0.borrow_mut().announced.push((bridge.id, key, at));
+    }
+
+    /// The addresses that were announced.
+    pub fn take_announced(&self) -> Vec<(BridgeId, MacKey, Time)> {
+        std::mem::take(&mut self.0.borrow_mut().announced)
     }
 
     /// Notes that a packet of a tunnel has come from a neighbour.

@@ -7,6 +7,7 @@
 //! | `port` | Ports: how they are declared, shown and described |
 //! | `port_numbers` | Which numbers ports get |
 //! | `ranks` | Which port has most addresses |
+//! | [`bond`] | Bonds: logical ports of several members |
 //! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
 //! | [`mac`] | The MAC learning table |
 //! | `mac_batch` | What a batch of packets has learnt, until the tables are told |
@@ -25,6 +26,7 @@
 //! | `transaction` | Changes of flows and groups that take effect together |
 //! | `users` | Which flows and groups use a group, a meter or a tun_metadata field |
 
+pub mod bond;
 pub mod config;
 pub(crate) mod flow_changes;
 pub(crate) mod forwarding;

@@ -19,6 +19,11 @@ pub struct PortSpec {
     /// Wanted OpenFlow port number. It is given if it is free; the port named as the bridge always is
     /// LOCAL.
     pub request: Option<OfPort>,
+    /// The port of the configuration that it is an interface of, where that has another name: a bond, for instance
+    /// ([`Bridge::set_bond`](crate::Bridge::set_bond)).
+    pub logical: Option<String>,
+    /// What of LACP is configured for the interface: options that begin with `lacp-`.
+    pub lacp: std::collections::BTreeMap<String, String>,
     /// VLANs.
     pub vlan: PortVlan,
     /// Initial OpenFlow configuration.
@@ -32,6 +37,8 @@ impl PortSpec {
             name: port.name().to_owned(),
             device: Device::Datapath(port),
             request: None,
+            logical: None,
+            lacp: Default::default(),
             vlan: PortVlan::default(),
             config: PortConfig::empty(),
         }
@@ -56,6 +63,15 @@ pub enum Device {
 }
 
 impl Device {
+    /// The Ethernet address.
+    pub(crate) fn mac(&self) -> ports::Mac {
+        match self {
+            Device::Datapath(device) => device.mac(),
+            Device::Tunnel(tunnel) => tunnel.mac(),
+            Device::Patch { mac, .. } => *mac,
+        }
+    }
+
     /// The device, but for a patch port's, which has none.
     pub(crate) fn port(&self) -> Option<Arc<dyn Port>> {
         match self {

@@ -36,6 +36,8 @@ pub(crate) struct ChangeSet {
     everything: bool,
     /// Routes or neighbours have changed.
     hops: bool,
+    /// Bonds have changed.
+    bonds: bool,
     bridges: Vec<BridgeChanges>,
 }
 
@@ -85,19 +87,20 @@ impl ChangeSet {
         let matters = |bridge: &BridgeChanges| bridge.groups || !bridge.tables.is_empty();
         let bridges = bridges.into_iter().filter(matters).collect();
         let hops = forwarding.hops_changed > since;
-        ChangeSet { generation: forwarding.generation(), everything, hops, bridges }
+        let bonds = forwarding.bonds_changed > since;
+        ChangeSet { generation: forwarding.generation(), everything, hops, bonds, bridges }
     }
 
     /// Whether it is about no flow at all.
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.hops && self.bridges.is_empty()
+        !self.everything && !self.hops && !self.bonds && self.bridges.is_empty()
     }
 
     /// The flows that it can be about, if an index finds them sooner than a walk over all.
     ///
     /// Flows that are translated by the time of the call, with the changes, may be missed.
     pub fn find(&self, datapath: &Datapath) -> Option<Vec<(FlowId, FlowTag)>> {
-        if self.everything || self.hops || self.bridges.iter().any(|bridge| bridge.groups) {
+        if self.everything || self.hops || self.bonds || self.bridges.iter().any(|bridge| bridge.groups) {
             return None;
         }
         let mut found = Vec::new();
@@ -200,7 +203,7 @@ impl Sorter<'_> {
         if record.generation >= changes.generation {
             return false;
         }
-        if changes.everything || changes.hops && record.has_stale_hop() {
+        if changes.everything || changes.hops && record.has_stale_hop() || changes.bonds && record.has_stale_bond() {
             return true;
         }
         let mut has_key = false;

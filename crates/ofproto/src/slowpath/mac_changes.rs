@@ -29,6 +29,7 @@ impl Switch {
 
     /// Tells the MAC tables what a batch of packets has learnt.
     pub(crate) fn learn_macs(&self, forwarding: &Forwarding, batch: MacBatch) {
+        let announced = batch.take_announced();
         for learnt in batch.into_learnt().chunk_by(|a, b| a.bridge == b.bridge) {
             if let Some(bridge) = forwarding.bridges.get(&learnt[0].bridge) {
                 self.change_macs(bridge, |table| {
@@ -36,6 +37,11 @@ impl Switch {
                         table.learn(learnt.key, learnt.port, learnt.at);
                     }
                 });
+            }
+        }
+        for (bridge, key, at) in announced {
+            if let Some(bridge) = forwarding.bridges.get(&bridge) {
+                self.change_macs(bridge, |table| table.lock(key, at));
             }
         }
     }
@@ -153,6 +159,8 @@ mod tests {
             name: name.into(),
             device: Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] },
             request: Some(OfPort(9)),
+            logical: None,
+            lacp: Default::default(),
             vlan: PortVlan::default(),
             config: Default::default(),
         };

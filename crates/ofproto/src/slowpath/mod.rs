@@ -6,8 +6,12 @@
 //! | `record` | What is known of a datapath flow: whom to credit, and what it depends on |
 //! | `record_table` | Flows with equal records share one |
 //! | `ways` | Translations that are used again for packets that go the same way |
+//! | `announcements` | What neighbours are to be told after a failover |
+//! | `lacp` | LACP: frames of members |
+//! | `lacp_sessions` | The state machines of LACP |
 //! | `mac_dependents` | Which flows depend on which address |
 //! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
+//! | `bonds` | Bonds in step with their members' carriers, and what neighbours are told of failovers |
 //! | `change_set` | What has changed, and which flows it can be about |
 //! | `decision` | Which rules have decided what a datapath flow does |
 //! | `drop_sites` | Where the tables drop packets, and how many |
@@ -25,6 +29,8 @@
 //! | `neighbours` | Packets that wait for the addresses of neighbours below tunnels, and frames that tell these |
 //! | `paused` | Pipelines that wait for a controller |
 
+pub(crate) mod announcements;
+mod bonds;
 mod change_set;
 #[cfg(test)]
 mod change_tests;
@@ -34,6 +40,8 @@ pub(crate) mod decision;
 pub(crate) mod drop_sites;
 mod flow_dump_log;
 pub(crate) mod intern;
+mod lacp;
+pub(crate) mod lacp_sessions;
 mod mac_changes;
 pub(crate) mod mac_dependents;
 pub(crate) mod neighbour_waits;

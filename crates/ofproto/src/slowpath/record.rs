@@ -14,6 +14,7 @@ use packet::wire::tcp::flags;
 use packet::{Key, Time};
 use smallvec::SmallVec;
 
+use crate::model::bond::BondVersion;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
 use crate::model::mirror::MirrorCounters;
@@ -42,6 +43,8 @@ pub(crate) struct FlowRecord {
     pub below: Vec<Below>,
     /// How the ends of tunnels are reached.
     pub hops: Vec<Arc<Hop>>,
+    /// The bonds that the outcome depends on.
+    pub bonds: Vec<Arc<BondVersion>>,
     /// Groups and buckets that the packets pass.
     pub groups: Vec<Arc<GroupCounters>>,
     /// The rules whose timeouts a connection's end lowers, with the idle and hard timeout (`fin_timeout`).
@@ -237,6 +240,13 @@ impl FlowRecord {
         }
     }
 
+    /// Notes that the outcome depends on a bond.
+    pub fn depends_on_bond(&mut self, version: &Arc<BondVersion>) {
+        if !self.bonds.iter().any(|known| Arc::ptr_eq(known, version)) {
+            self.bonds.push(version.clone());
+        }
+    }
+
     fn deps(&mut self, bridge: BridgeId) -> &mut Deps {
         let index = self.deps.iter().position(|deps| deps.bridge == bridge).unwrap_or_else(|| {
             let tables = [0; 4];
@@ -248,7 +258,7 @@ impl FlowRecord {
 
     /// Whether it has nothing but rules and tables.
     pub fn is_plain(&self) -> bool {
-        let tunnels = self.tunnels.len() + self.hops.len();
+        let tunnels = self.tunnels.len() + self.hops.len() + self.bonds.len();
         let others = [
             self.patches.len(),
             tunnels,
@@ -279,6 +289,7 @@ impl FlowRecord {
             && same(&self.tunnels, &other.tunnels, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1)
             && self.below == other.below
             && same(&self.hops, &other.hops, Arc::ptr_eq)
+            && same(&self.bonds, &other.bonds, Arc::ptr_eq)
             && same(&self.groups, &other.groups, Arc::ptr_eq)
             && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
             && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
@@ -309,6 +320,7 @@ impl FlowRecord {
         let generation = self.generation;
         forwarding.changed > generation
             || self.has_stale_hop()
+            || self.has_stale_bond()
             || self.deps.iter().any(|deps| {
                 let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { return true };
                 let tables = deps.tables.iter().enumerate().flat_map(|(i, &bits)| {
@@ -324,6 +336,11 @@ impl FlowRecord {
     /// Whether the end of some tunnel is reached otherwise now.
     pub fn has_stale_hop(&self) -> bool {
         self.hops.iter().any(|hop| hop.is_stale())
+    }
+
+    /// Whether a bond has changed since.
+    pub fn has_stale_bond(&self) -> bool {
+        self.bonds.iter().any(|bond| bond.changed() > self.generation)
     }
 
     /// Credits packets; `tcp_flags` are those of all of them.

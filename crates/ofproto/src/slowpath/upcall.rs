@@ -7,7 +7,7 @@ use datapath::{
     Action as DpAction, Datapath, DropReason, FlowId, FlowTag, MADE_UP, Miss, PacketInPunt, Punt, RemovedFlow, Upcall,
     Verdict,
 };
-use openflow::{Cookie, Match, PacketIn, PacketInFormat, PacketInReason};
+use openflow::{Cookie, Match, OfPort, PacketIn, PacketInFormat, PacketInReason};
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::flow::text::NoNames;
@@ -104,6 +104,7 @@ impl Upcall for Switch {
             Punt::Slow => self.translate_one(packet, key, now),
             Punt::Sflow(punt) => self.sample_sflow(packet, key, punt),
             Punt::Ipfix(punt) => self.sample_ipfix(packet, key, punt),
+            &Punt::Lacp { bridge, port } => self.receive_lacp(BridgeId(bridge), OfPort(port), packet.data()),
             &Punt::Neighbour { bridge } => self.listen(packet, BridgeId(bridge), now),
         }
     }
@@ -194,7 +195,8 @@ impl Switch {
             credit(&record);
             return (Verdict::Drop(DropReason::UpcallError), learnt);
         }
-        if too_long {
+        // What holds for a while only, such as an announcement that may be a bond's reflection, is decided for one packet.
+        if too_long || record.volatile {
             credit(&record);
             return (Verdict::Execute(actions), learnt);
         }

@@ -15,6 +15,7 @@ use packet::{Offload, Packet, Pool, PoolConfig, Time};
 use ports::Port as _;
 use tunnel::header::{Header, Payload, Protocol};
 
+use crate::model::bond::BondMode;
 use crate::model::config::BridgeConfig;
 use crate::model::mirror::{Mirror, MirrorOutput, PortSelection};
 use crate::model::vlan::{PortVlan, VlanMode};
@@ -192,6 +193,12 @@ fn raise(reason: DropReason) -> Bed {
             let back = build::ethernet(ME, OTHER, &[], 0x88b5, &[0; 46]);
             assert_eq!(bed.receive(OfPort(1), &back).len(), 2, "flooded");
             ends(bed, &udp())
+        }
+        DropReason::BondAdmission => {
+            let bed = super::bond_tests::bond(BondMode::ActiveBackup);
+            // The second member is the backup.
+            assert_eq!(bed.receive(OfPort(2), &udp()), []);
+            bed
         }
         DropReason::ReservedAddress => {
             let bpdu = build::ethernet([1, 0x80, 0xc2, 0, 0, 1], ME, &[], 0x8808, &[0; 46]);

@@ -55,7 +55,7 @@ impl<'a> Ctx<'a, '_> {
         let bridge = self.bridge;
         match output {
             MirrorOutput::Port(name) => {
-                if let Some(port) = bridge.ports.values().find(|port| port.name == *name) {
+                if let Some(port) = bridge.logical_ports().find(|port| port.logical == *name) {
                     self.output_tagged(port, tags);
                 }
             }
@@ -66,7 +66,7 @@ impl<'a> Ctx<'a, '_> {
                 }
                 let mut tags = tags.clone();
                 tags.outer_mut().vid = *vid;
-                for port in bridge.ports_local_first() {
+                for port in bridge.logical_ports() {
                     if self.includes(port, &tags) && !bridge.is_mirror_port(port) {
                         self.output_tagged(port, &tags);
                     }

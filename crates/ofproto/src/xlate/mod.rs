@@ -13,6 +13,7 @@
 //! | `actions` | What each action does |
 //! | `output` | Ports, floods, patches, controllers |
 //! | `normal` | NORMAL: a learning switch with VLANs |
+//! | `bond` | Bonds: which packets of members are taken, and by which member packets leave |
 //! | `group` | Groups |
 //! | `look_up` | How the rules of tables are found |
 //! | `learn` | The learn action |
@@ -37,6 +38,9 @@
 //! | [`trace`] | Events for whoever explains a translation |
 
 mod actions;
+mod bond;
+#[cfg(test)]
+mod bond_tests;
 pub(crate) mod choose;
 mod commit;
 mod copies;
@@ -266,6 +270,7 @@ pub(crate) fn translate(
         look_up: input.look_up,
         length: known_length::KnownLength::UNKNOWN,
         destinations: sample::Destinations::default(),
+        by_bond: None,
         priority: input.key.common().skb_priority.get(),
     };
     ctx.run(input);
@@ -394,6 +399,8 @@ struct Ctx<'a, 's> {
     length: known_length::KnownLength,
     /// Where it goes, for its samples.
     destinations: sample::Destinations,
+    /// What the next output does instead of sending by its port: it sends by a bond.
+    by_bond: Option<DpAction>,
     /// Priority that the packet came with.
     priority: u32,
 }
@@ -427,6 +434,9 @@ impl<'a> Ctx<'a, '_> {
             self.end_pipeline();
         } else if port.is_none_or(|port| self.may_receive(port)) {
             self.sample_received();
+            if port.is_some_and(|port| self.is_taken_by_lacp(port)) {
+                return self.leave();
+            }
             if let Some(port) = port.filter(|port| matches!(port.device, Device::Tunnel(_)))
                 && !self.receive_from_tunnel(port)
             {
@@ -724,6 +734,7 @@ impl<'a> Ctx<'a, '_> {
 fn goes_nowhere(actions: &[DpAction], reason: DropReason) -> bool {
     actions.iter().filter(|action| !sample::only_samples(action)).all(|action| match action {
         DpAction::Output(_)
+        | DpAction::Bond { .. }
         | DpAction::Recirc(_)
         | DpAction::TunnelPop(_)
         | DpAction::Clone(_)

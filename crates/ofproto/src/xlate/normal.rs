@@ -1,7 +1,7 @@
 //! NORMAL: a learning switch with VLANs.
 
 use datapath::DropReason;
-use openflow::{OfPort, PortConfig};
+use openflow::OfPort;
 use packet::flow::VLAN_PRESENT;
 use packet::{Field, Key, Mask};
 
@@ -61,10 +61,14 @@ impl Ctx<'_, '_> {
         }
 
         // 3. Learn where the source is.
-        let dst = MacKey { vlan: vid, mac: common.dl_dst };
-        look_for_gratuitous_arp(&self.flow, &mut self.wc);
-        if source.is_some() {
-            self.learn_source(MacKey { vlan: vid, mac: self.flow.common().dl_src }, in_port);
+        let (dst, src) = (MacKey { vlan: vid, mac: common.dl_dst }, MacKey { vlan: vid, mac: common.dl_src });
+        if source.is_some_and(|port| !self.is_admitted(port, src)) {
+            return;
+        }
+        let in_port = self.bridge.logical(in_port);
+        let announces = is_gratuitous_arp(&self.flow, &mut self.wc);
+        if let Some(port) = source {
+            self.learn_source(src, in_port, announces && self.bridge.bond_of(port).is_none());
         }
 
         // 4. Forward.
@@ -79,7 +83,7 @@ impl Ctx<'_, '_> {
                 self.not_sent(DropReason::MirrorPort);
                 self.event(|| Event::Warning("learned port is a mirror port, dropping"));
             }
-            Some(Some(port)) if port.port == in_port => {
+            Some(Some(port)) if bridge.logical(port.port) == in_port => {
                 self.not_sent(DropReason::Reflection);
                 self.detail(|| "learned port is input port, dropping".into());
             }
@@ -98,10 +102,15 @@ impl Ctx<'_, '_> {
         }
     }
 
-    fn learn_source(&mut self, key: MacKey, port: OfPort) {
+    /// Learns where an address is; `announced`: it has been announced by another port than a bond, whose reflections of that are not to
+    /// count for a while.
+    fn learn_source(&mut self, key: MacKey, port: OfPort, announced: bool) {
         let bridge = self.bridge;
         self.record.macs.add_source(bridge.id, key, port);
         if let Some(batch) = self.learning {
+            if announced {
+                batch.lock(bridge, key, self.now);
+            }
             if batch.learn(bridge, key, port, self.now) {
                 let name = bridge.ports.get(&port).map_or("", |state| &state.name);
                 let mac = openflow::EthAddr(key.mac);
@@ -114,9 +123,9 @@ impl Ctx<'_, '_> {
 
     fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: &Tags) {
         self.charge(bridge.ports.len() / 8);
-        for state in bridge.ports_local_first() {
-            let floods = !state.config.contains(PortConfig::NO_FLOOD) && !bridge.is_mirror_port(state);
-            if state.port == in_port || !floods {
+        for state in bridge.logical_ports() {
+            let floods = bridge.floods(state) && !bridge.is_mirror_port(state);
+            if bridge.logical(state.port) == in_port || !floods {
                 continue;
             }
             if self.includes(state, tags) {
@@ -180,7 +189,7 @@ impl Ctx<'_, '_> {
         if first && present[1] {
             self.wc.0.common_mut().vlan[1].tci = 0xffff.into();
         }
-        self.output(port.port);
+        self.output_logical(port, inside);
         (self.flow.common_mut().vlan, self.flow.covered) = (old, covered);
     }
 }
@@ -190,15 +199,20 @@ pub(super) fn is_reserved(mac: ports::Mac) -> bool {
     mac[..5] == [0x01, 0x80, 0xc2, 0, 0] && mac[5] <= 0x0f
 }
 
-/// Whether an ARP packet is gratuitous matters to bonds; the bits that tell are matched everywhere, as
-/// OVS does.
-fn look_for_gratuitous_arp(flow: &Key, wc: &mut Mask) {
+/// Whether a packet is a gratuitous ARP message, by which a station says where it is now. Matters to bonds; the bits that tell are
+/// matched everywhere, as OVS does.
+pub(super) fn is_gratuitous_arp(flow: &Key, wc: &mut Mask) -> bool {
+    const REQUEST: u8 = 1;
+    const REPLY: u8 = 2;
     let common = flow.common();
-    if common.dl_type.get() == 0x0806 && common.dl_dst == [0xff; 6] {
-        wc.set_exact(Field::ArpOp);
-        if common.nw_proto == 1 {
-            wc.set_exact(Field::ArpSpa);
-            wc.set_exact(Field::ArpTpa);
-        }
+    if common.dl_type.get() != 0x0806 || common.dl_dst != [0xff; 6] {
+        return false;
     }
+    wc.set_exact(Field::ArpOp);
+    if common.nw_proto == REQUEST {
+        wc.set_exact(Field::ArpSpa);
+        wc.set_exact(Field::ArpTpa);
+        return common.nw_src == common.nw_dst;
+    }
+    common.nw_proto == REPLY
 }

@@ -160,7 +160,8 @@ impl<'a> Ctx<'a, '_> {
                 }
                 self.sample_sent(port, None);
                 self.truncate_for_mirror();
-                self.out.push(DpAction::Output(port));
+                let by_bond = self.by_bond.take();
+                self.out.push(by_bond.unwrap_or(DpAction::Output(port)));
                 self.note_sent(state);
                 self.mirror_sent(state);
             }
@@ -229,6 +230,9 @@ impl<'a> Ctx<'a, '_> {
     /// Begins the pipeline of a packet that has crossed a patch.
     pub(super) fn enter_bridge(&mut self, port: &PortState) {
         self.clear_conntrack();
+        if self.may_receive(port) && self.is_taken_by_lacp(port) {
+            return;
+        }
         if self.may_receive(port) {
             self.table_action(port.port, 0, true, false);
             self.end_pipeline();

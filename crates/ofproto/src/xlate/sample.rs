@@ -284,7 +284,7 @@ impl Ending {
 /// Whether a packet with these actions goes somewhere.
 fn is_forwarded(actions: &[DpAction]) -> bool {
     actions.iter().any(|action| match action {
-        DpAction::Output(_) | DpAction::Recirc(_) | DpAction::TunnelPop(_) => true,
+        DpAction::Output(_) | DpAction::Bond { .. } | DpAction::Recirc(_) | DpAction::TunnelPop(_) => true,
         DpAction::Clone(actions) => is_forwarded(actions),
         DpAction::CheckLength { longer, others, .. } => is_forwarded(longer) || is_forwarded(others),
         _ => false,

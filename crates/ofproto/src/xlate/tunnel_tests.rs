@@ -88,6 +88,8 @@ impl Host {
             name,
             device,
             request: Some(OfPort(number)),
+            logical: None,
+            lacp: Default::default(),
             vlan: Default::default(),
             config: openflow::PortConfig::empty(),
         };
@@ -293,6 +295,8 @@ fn a_tunnel_in_itself_ends() {
         name: "loop".into(),
         device,
         request: None,
+        logical: None,
+        lacp: Default::default(),
         vlan: Default::default(),
         config: openflow::PortConfig::empty(),
     };

@@ -324,6 +324,11 @@ impl Aggregator {
         }
     }
 
+    /// The members.
+    pub fn members(&self) -> impl Iterator<Item = MemberId> {
+        self.members.keys().copied()
+    }
+
     /// The key of all members; `None` where there is none.
     pub fn key(&self) -> Option<u16> {
         let member = self.members.get(&self.key_member?)?;

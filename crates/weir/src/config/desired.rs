@@ -10,8 +10,8 @@ use std::time::Duration;
 use datapath::AutoBalance;
 use datapath::RxPolicy;
 use export::settings::BridgeExport;
-use ofproto::TableSettings;
 use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
+use ofproto::{BondSettings, TableSettings};
 use openflow::{TableId, Version, Versions};
 use serde::Serialize;
 
@@ -297,6 +297,29 @@ pub struct Port {
     pub vlans: Vlans,
     /// The devices behind it by name: one, or those of a bond.
     pub interfaces: BTreeMap<String, Interface>,
+    /// How they share its traffic, where there are several: it is a bond then (`bond_mode`, ...).
+    pub bond: Option<BondSettings>,
+    /// The address of the member that was active when the source was read, which is preferred after a restart.
+    #[serde(skip)]
+    pub last_active: LastActive,
+    /// How LACP is spoken by its interfaces.
+    pub lacp: Lacp,
+}
+
+/// How LACP is spoken by the interfaces of a port, as the database has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lacp {
+    /// `active` or `passive` (`lacp`).
+    pub mode: Option<String>,
+    /// The options of the port that begin with `lacp-`.
+    pub options: BTreeMap<String, String>,
+}
+
+impl Lacp {
+    /// Whether it is spoken at all.
+    pub fn is_on(&self) -> bool {
+        self.mode.as_deref().is_some_and(|mode| mode != "off")
+    }
 }
 
 /// Why a program has no name alone.
@@ -306,24 +329,35 @@ pub const NO_PROGRAM: &str = "ingress-ebpf-program names a program of the file i
 pub const NO_FRAMES: &str =
     "a patch port receives no frames of its own; set the filter on the port that they come from";
 
-/// Why a port of several interfaces cannot be had.
-pub const NO_BONDS: &str = "ports of several interfaces (bonds) are not supported yet";
-
 impl Port {
     /// A port of one interface, whose name it has.
     pub fn single(name: &str, interface: Interface, vlans: Vlans) -> Port {
-        Port { vlans, interfaces: BTreeMap::from([(name.to_owned(), interface)]) }
+        Port { vlans, interfaces: BTreeMap::from([(name.to_owned(), interface)]), ..Port::default() }
     }
 
-    /// The name of its interface and what that is to be; an error where it has not just one.
-    pub fn only_interface(&self) -> Result<(&str, &Interface), &'static str> {
-        let mut interfaces = self.interfaces.iter();
-        match (interfaces.next(), interfaces.next()) {
-            (Some((name, interface)), None) => Ok((name, interface)),
-            _ => Err(NO_BONDS),
-        }
+    /// The same port with one of its interfaces alone.
+    pub fn with_only(&self, name: &str) -> Port {
+        let interface = self.interfaces.get_key_value(name).map(|(name, interface)| (name.clone(), interface.clone()));
+        Port { interfaces: interface.into_iter().collect(), ..self.clone() }
+    }
+
+    /// What is more than VLANs and interfaces.
+    pub fn logical(&self) -> (&Option<BondSettings>, &Lacp) {
+        (&self.bond, &self.lacp)
     }
 }
+
+/// What a source remembers of a bond's active member. It is not part of what is wanted: two of them are always equal.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastActive(pub Option<ports::Mac>);
+
+impl PartialEq for LastActive {
+    fn eq(&self, _: &LastActive) -> bool {
+        true
+    }
+}
+
+impl Eq for LastActive {}
 
 /// What a source remembers of a port's number. It is not part of what is wanted: two of them are always equal.
 #[derive(Clone, Copy, Debug, Default)]
@@ -367,6 +401,8 @@ pub struct Interface {
     pub ingress_offload: bool,
     /// The XDP program for the frames that the rules let pass (`ingress-ebpf`, `ingress-ebpf-program`).
     pub ingress_program: Option<IngressProgram>,
+    /// Its options that begin with `lacp-`.
+    pub lacp: BTreeMap<String, String>,
 }
 
 /// An XDP program of an ingress filter.

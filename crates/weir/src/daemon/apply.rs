@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapath::PortNo;
-use ofproto::{BridgeConfig, Device, PortSpec, PortVlan, TunnelPort};
+use ofproto::{BridgeConfig, Device, LacpConfig, PortSpec, PortVlan, TunnelPort};
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::registry;
@@ -100,8 +100,9 @@ impl Apply for LiveSwitch {
             ReconfigureStep::RemoveLocal { .. } | ReconfigureStep::RemovePort { .. } => {
                 self.take_away(std::slice::from_ref(step)).into_iter().collect()
             }
-            ReconfigureStep::AddPort { bridge, wanted, had, .. } => self.add_port(bridge, wanted, had),
+            ReconfigureStep::AddPort { bridge, port, wanted, had } => self.add_interface(bridge, port, wanted, had),
             ReconfigureStep::SetVlans { bridge, interfaces, vlans, .. } => self.set_vlans(bridge, interfaces, vlans),
+            ReconfigureStep::SetBond { bridge, port, wanted, .. } => self.set_bond(bridge, port, wanted),
             ReconfigureStep::SetInterface { bridge, interface, wanted, .. } => {
                 self.set_interface(bridge, interface, wanted)
             }
@@ -350,14 +351,43 @@ impl LiveSwitch {
         wanted.map_or(Ok(()), |wanted| self.set_queues_of_new(&bridge, lost.port, wanted))
     }
 
-    fn add_port(&mut self, bridge: &str, wanted: &Port, had: &BTreeMap<String, u16>) -> StepResult {
-        let (name, interface) = wanted.only_interface()?;
+    /// Puts in force how the interfaces of a port share its traffic, and how they speak LACP.
+    fn set_bond(&self, bridge: &str, port: &str, wanted: &Port) -> StepResult {
+        let bridge = self.bridge(bridge)?;
+        let mode = wanted.lacp.mode.clone().filter(|_| wanted.lacp.is_on());
+        let interfaces = if wanted.bond.is_some() { 2 } else { 1 };
+        let options = wanted.lacp.options.clone();
+        bridge.set_lacp(port, mode.map(|mode| LacpConfig { mode, options, interfaces }));
+        match &wanted.bond {
+            Some(settings) => {
+                let last_active = wanted.last_active.0.unwrap_or_default();
+                bridge.set_bond(port, settings.clone(), last_active).map_err(|e| e.to_string())
+            }
+            None => {
+                bridge.remove_bond(port);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_interface(
+        &mut self,
+        bridge: &str,
+        port_name: &str,
+        wanted: &Port,
+        had: &BTreeMap<String, u16>,
+    ) -> StepResult {
+        let (name, interface) = wanted.interfaces.first_key_value().ok_or("a port without interface")?;
+        // Before the first interface comes.
+        self.set_bond(bridge, port_name, wanted)?;
         // Before the port receives its first frame.
         self.set_filter_of(name, interface)?;
         let spec = PortSpec {
             name: name.to_owned(),
             device: self.open(name, interface)?,
             request: self.wanted_number(bridge, name, interface, had),
+            logical: Some(port_name.to_owned()),
+            lacp: interface.lacp.clone(),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
@@ -476,6 +506,10 @@ impl LiveSwitch {
         let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;
         bridge.set_queue_dscp(info.port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
+        bridge.set_member_lacp(info.port, interface.lacp.clone());
+        if interface.kind == "patch" {
+            return self.set_patch(&bridge, info.port, name, interface);
+        }
         // If the device has gone, the one that replaces it is opened with these settings.
         let Some(device) = info.device.filter(|device| !device.is_gone()) else { return Ok(()) };
         if let Some(mtu) = interface.mtu_request {
@@ -491,6 +525,13 @@ impl LiveSwitch {
                 self.set_queues(port, interface)
             }
             None => Ok(()),
+        }
+    }
+
+    fn set_patch(&self, bridge: &ofproto::Bridge, port: OfPort, name: &str, interface: &Interface) -> StepResult {
+        match self.open(name, interface)? {
+            Device::Patch { peer, mac } => bridge.set_patch(port, peer, mac).map_err(|e| e.to_string()),
+            Device::Datapath(_) | Device::Tunnel(_) => Ok(()),
         }
     }
 

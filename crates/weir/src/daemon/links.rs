@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use datapath::{Datapath, PortNo};
-use ofproto::{Bridge, Switch};
-use openflow::OfPort;
+use ofproto::Switch;
 use openflow::port::PortReason;
 use parking_lot::Mutex;
 use ports::Port;
@@ -36,7 +35,7 @@ impl Links {
     pub fn look(&self, switch: &Arc<Switch>, datapath: &Datapath) -> bool {
         let mut some_went = false;
         let mut seen = self.0.lock();
-        let mut now = HashMap::new();
+        let (mut now, mut different) = (HashMap::new(), Vec::new());
         for bridge in switch.bridges() {
             for info in bridge.ports() {
                 let (Some(number), Some(device)) = (info.dp_port, &info.device) else { continue };
@@ -46,19 +45,23 @@ impl Links {
                 let same = |old: &Weak<dyn Port>| old.as_ptr().addr() == Arc::as_ptr(device).addr();
                 let before = seen.get(&number).filter(|(old, _)| same(old)).map(|(_, before)| before);
                 if before.is_some_and(|before| *before != status) {
-                    changed(&bridge, info.port, number, datapath);
+                    // The port may have gone since it was listed.
+                    let _ = datapath.refresh_port(number);
+                    different.push((bridge.clone(), info.port));
                 }
                 some_went |= gone && before.is_none_or(|before| !before.gone);
                 now.insert(number, (Arc::downgrade(device), status));
             }
         }
         *seen = now;
+        drop(seen);
+        if !different.is_empty() {
+            // Bonds first: packets leave by other members from then on, whoever is told later.
+            switch.run_bonds();
+        }
+        for (bridge, port) in different {
+            bridge.port_changed(port, PortReason::Modify);
+        }
         some_went
     }
-}
-
-fn changed(bridge: &Bridge, port: OfPort, number: PortNo, datapath: &Datapath) {
-    // The port may have gone since it was listed.
-    let _ = datapath.refresh_port(number);
-    bridge.port_changed(port, PortReason::Modify);
 }

@@ -4,6 +4,7 @@
 //! management (main)  control socket, HTTP, OpenFlow, signals, the source: one task for each, none waits for work
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
+//! bonds              delays and LACP of bonds, and what neighbours are told
 //! top                finds what has the most traffic, while somebody asks
 //! exporter           sends samples and flow records to collectors
 //! port-watch         notices what happens to the ports' devices
@@ -21,6 +22,7 @@
 //! - `account`: what has become of all packets, in the log
 //! - `aging`: neighbours whose time is over
 //! - `apply`: takes the steps of a reconfiguration on the real switch
+//! - `bonds`: the thread of the bonds
 //! - `commands`: what the control socket takes
 //! - `compiler`: compiles the ingress filters of a configuration
 //! - `configurator`: the thread that brings the switch to what is wanted
@@ -71,6 +73,7 @@ use crate::vlog::Logger;
 mod account;
 mod aging;
 mod apply;
+mod bonds;
 pub mod commands;
 mod compiler;
 mod configurator;
@@ -97,6 +100,7 @@ mod verifier;
 mod watch;
 
 use apply::LiveSwitch;
+use bonds::BondThread;
 use commands::{Context, waiting};
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
@@ -254,6 +258,7 @@ impl<S: ConfigSource> Daemon<S> {
             conntrack: Default::default(),
             numbers_had: (!source.pushes()).then(Default::default),
         })?;
+        let _bonds = BondThread::start(engine)?;
         let watch = Watch::start(engine, configurator.jobs())?;
         let _net_watch = NetWatch::start(engine, settings.netstate)?;
         let context = Rc::new(Context {

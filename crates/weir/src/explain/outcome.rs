@@ -1,7 +1,7 @@
 //! What datapath actions do with a packet, as data: where it goes, and with which rewrites.
 
 use datapath::text::{Context as Style, format_actions};
-use datapath::{Action, DropReason, PortNo, Punt};
+use datapath::{Action, Bucket, DropReason, PortNo, Punt};
 use packet::Key;
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +81,12 @@ impl Outcome {
         for action in actions {
             match action {
                 Action::Output(port) => self.output(*port, ports, rewrites),
+                Action::Bond { bond, bucket: Bucket::Fixed(bucket) } => {
+                    bond.member(*bucket).iter().for_each(|port| self.output(*port, ports, rewrites));
+                }
+                Action::Bond { bond, bucket: Bucket::ByHash } => {
+                    bond.members().iter().for_each(|port| self.output(*port, ports, rewrites));
+                }
                 Action::Recirc(id) => self.recirculations.push(*id),
                 Action::Punt(punt) => self.to_controller |= matches!(**punt, Punt::PacketIn(_)),
                 Action::Drop(why) => *reason = Some(*why),

@@ -53,14 +53,16 @@ pub enum ReconfigureStep {
     SetLocalPolicing { bridge: String, policing: Policing },
     /// Takes the LOCAL port from a bridge.
     RemoveLocal { bridge: String },
-    /// Opens the devices of a port and adds it to a bridge. `had` are the numbers of those of its interfaces that were there before,
-    /// which they keep where nothing else is wanted.
+    /// Opens the device of one interface of a port, the only one in `wanted`, and adds it to a bridge: as a member of a bond, where
+    /// the port is one. `had` is the number that it had before, which it keeps where nothing else is wanted.
     AddPort { bridge: String, port: String, wanted: Port, had: BTreeMap<String, u16> },
     /// Changes the VLANs of a port.
     SetVlans { bridge: String, port: String, interfaces: Vec<String>, vlans: Vlans },
     /// Changes MTU or Ethernet address of an interface.
     SetInterface { bridge: String, port: String, interface: String, wanted: Interface },
-    /// Takes a port from its bridge and closes its devices.
+    /// Changes how the interfaces of a port share traffic, and how LACP is spoken by them.
+    SetBond { bridge: String, port: String, interfaces: Vec<String>, wanted: Port },
+    /// Takes interfaces of a port from a bridge and closes their devices. Without any, there is no port.
     RemovePort { bridge: String, port: String, interfaces: Vec<String> },
     /// Adds a flow, or replaces the actions of the one with the same match.
     AddFlow { bridge: String, flow: FlowText },
@@ -145,8 +147,9 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbe
     let owners = new.map(|new| Owners::of(name, new, numbers));
     for (port, have) in &old.ports {
         let wanted = owners.as_ref().zip(new.and_then(|new| new.ports.get(port)));
-        if wanted.is_none_or(|(owners, want)| needs_adding_anew(have, want, owners)) {
-            let interfaces = have.interfaces.keys().cloned().collect();
+        let stays = |name: &str| wanted.as_ref().is_some_and(|(owners, want)| stays(name, have, want, owners));
+        let interfaces: Vec<String> = have.interfaces.keys().filter(|name| !stays(name)).cloned().collect();
+        if !interfaces.is_empty() {
             steps.push(ReconfigureStep::RemovePort { bridge: bridge(), port: port.clone(), interfaces });
         }
     }
@@ -188,7 +191,7 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
             steps.push(ReconfigureStep::SetLocalPolicing { bridge: bridge(), policing });
         }
     }
-    let nothing = Bridge::default();
+    let (nothing, no_port) = (Bridge::default(), Port::default());
     let old = old.unwrap_or(&nothing);
     let owners = Owners::of(name, new, numbers);
     // Ports without a claim to a number take what the others leave, those that have had one first. Devices come before
@@ -204,23 +207,32 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
         (Reverse(want.interfaces.iter().map(claim).max()), is_tunnel)
     });
     for (port, want) in ports {
-        let port = port.clone();
-        let kept = |have: &&Port| !needs_adding_anew(have, want, &owners);
-        let have = old.ports.get(&port).filter(kept);
-        let Some(have) = have else {
-            let before = old.ports.get(&port).into_iter().flat_map(|port| port.interfaces.keys());
-            let number = |name: &String| Some((name.clone(), *numbers.get(&bridge())?.get(name)?));
-            let had = before.filter_map(number).collect();
-            steps.push(ReconfigureStep::AddPort { bridge: bridge(), port, wanted: want.clone(), had });
-            continue;
-        };
-        for (name, wanted) in want.interfaces.iter().filter(|(name, want)| have.interfaces.get(*name) != Some(want)) {
-            let (bridge, port, interface) = (bridge(), port.clone(), name.clone());
-            steps.push(ReconfigureStep::SetInterface { bridge, port, interface, wanted: wanted.clone() });
+        let have = old.ports.get(port).unwrap_or(&no_port);
+        let is_kept = |name: &&String| stays(name, have, want, &owners);
+        let kept: Vec<String> = have.interfaces.keys().filter(is_kept).cloned().collect();
+        for name in &kept {
+            let wanted = &want.interfaces[name];
+            if have.interfaces.get(name) != Some(wanted) {
+                let (bridge, port, interface) = (bridge(), port.clone(), name.clone());
+                steps.push(ReconfigureStep::SetInterface { bridge, port, interface, wanted: wanted.clone() });
+            }
         }
-        if have.vlans != want.vlans {
-            let interfaces = want.interfaces.keys().cloned().collect();
-            steps.push(ReconfigureStep::SetVlans { bridge: bridge(), port, interfaces, vlans: want.vlans.clone() });
+        if !kept.is_empty() {
+            let (port, interfaces) = (port.clone(), kept.clone());
+            if have.vlans != want.vlans {
+                let (port, interfaces, vlans) = (port.clone(), interfaces.clone(), want.vlans.clone());
+                steps.push(ReconfigureStep::SetVlans { bridge: bridge(), port, interfaces, vlans });
+            }
+            // Before new members come: two links that are no bond yet would be a loop.
+            if have.logical() != want.logical() {
+                steps.push(ReconfigureStep::SetBond { bridge: bridge(), port, interfaces, wanted: want.clone() });
+            }
+        }
+        for name in want.interfaces.keys().filter(|name| !kept.contains(name)) {
+            let before = have.interfaces.contains_key(name).then(|| numbers.get(&bridge())?.get(name)).flatten();
+            let had = before.map(|number| (name.clone(), *number)).into_iter().collect();
+            let (port, wanted) = (port.clone(), want.with_only(name));
+            steps.push(ReconfigureStep::AddPort { bridge: bridge(), port, wanted, had });
         }
     }
     plan_controllers(name, old, new, steps);
@@ -248,21 +260,18 @@ fn without_local(settings: &BridgeSettings) -> BridgeSettings {
     BridgeSettings { local: false, local_ingress_filter: None, local_policing, ..settings.clone() }
 }
 
-/// Whether a port has to be taken away and added again.
-fn needs_adding_anew(have: &Port, want: &Port, owners: &Owners) -> bool {
-    let anew = |(name, want): (&String, &Interface)| {
-        let have = have.interfaces.get(name);
-        have.is_none_or(|have| needs_reopening(have, want) || owners.renumbers(name, have, want))
-    };
-    have.interfaces.len() != want.interfaces.len() || want.interfaces.iter().any(anew)
+/// Whether an interface of a port stays as it is, or is changed in place. Otherwise it is taken away, and added again if it is wanted.
+fn stays(name: &str, have: &Port, want: &Port, owners: &Owners) -> bool {
+    let both = have.interfaces.get(name).zip(want.interfaces.get(name));
+    both.is_some_and(|(have, want)| !needs_reopening(have, want) && !owners.renumbers(name, have, want))
 }
 
 /// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
 /// place, unless the wish for it was withdrawn, when only opening the device brings its own back. Devices
-/// of DPDK have to be stopped for another MTU.
+/// of DPDK have to be stopped for another MTU. A patch port gets another peer in place.
 fn needs_reopening(have: &Interface, want: &Interface) -> bool {
     have.kind != want.kind
-        || have.options != want.options
+        || have.options != want.options && want.kind != "patch"
         || have.mtu_request.is_some() && want.mtu_request.is_none()
         || have.mac.is_some() && want.mac.is_none()
         || have.mtu_request != want.mtu_request && ports::dpdk::KIND.names.contains(&&*want.kind)
@@ -341,7 +350,15 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
             b.settings.local_policing = Policing::default();
         }),
         ReconfigureStep::AddPort { bridge, port, wanted, .. } => in_bridge(bridges, &bridge, |b| {
-            b.ports.insert(port, wanted);
+            let have = b.ports.entry(port).or_default();
+            let interfaces = std::mem::take(&mut have.interfaces);
+            *have = wanted;
+            have.interfaces.extend(interfaces);
+        }),
+        ReconfigureStep::SetBond { bridge, port, wanted, .. } => in_bridge(bridges, &bridge, |b| {
+            if let Some(port) = b.ports.get_mut(&port) {
+                (port.bond, port.lacp) = (wanted.bond, wanted.lacp);
+            }
         }),
         ReconfigureStep::SetVlans { bridge, port, vlans, .. } => in_bridge(bridges, &bridge, |b| {
             if let Some(port) = b.ports.get_mut(&port) {
@@ -353,8 +370,13 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
                 port.interfaces.insert(interface, wanted);
             }
         }),
-        ReconfigureStep::RemovePort { bridge, port, .. } => in_bridge(bridges, &bridge, |b| {
-            b.ports.remove(&port);
+        ReconfigureStep::RemovePort { bridge, port, interfaces } => in_bridge(bridges, &bridge, |b| {
+            if let Some(of) = b.ports.get_mut(&port) {
+                of.interfaces.retain(|name, _| !interfaces.contains(name));
+                if of.interfaces.is_empty() {
+                    b.ports.remove(&port);
+                }
+            }
         }),
         ReconfigureStep::AddFlow { bridge, flow } => in_bridge(bridges, &bridge, |b| {
             b.flows.retain(|f| f.selector() != flow.selector());

@@ -4,6 +4,8 @@ use std::time::Duration;
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
 
+use ofproto::BondSettings;
+
 use super::*;
 use crate::config::FailMode;
 use crate::config::policing::IngressPolicing;
@@ -83,6 +85,7 @@ impl Apply for Model {
             | ReconfigureStep::AddPort { bridge, .. }
             | ReconfigureStep::RemovePort { bridge, .. }
             | ReconfigureStep::SetVlans { bridge, .. }
+            | ReconfigureStep::SetBond { bridge, .. }
             | ReconfigureStep::SetInterface { bridge, .. }
             | ReconfigureStep::AddFlow { bridge, .. }
             | ReconfigureStep::RemoveFlow { bridge, .. }
@@ -97,15 +100,20 @@ impl Apply for Model {
             ReconfigureStep::SetLocalFilter { .. } | ReconfigureStep::SetLocalPolicing { .. } => b.local,
             ReconfigureStep::RemoveLocal { bridge } => std::mem::take(&mut b.local) && self.devices.remove(bridge),
             ReconfigureStep::AddPort { port, wanted, .. } => {
-                let interfaces: BTreeSet<_> = wanted.interfaces.keys().cloned().collect();
-                interfaces.iter().all(|name| self.devices.insert(name.clone()))
-                    && b.ports.insert(port.clone(), interfaces).is_none()
+                let have = b.ports.entry(port.clone()).or_default();
+                let mut interfaces = wanted.interfaces.keys();
+                interfaces.len() == 1
+                    && interfaces.all(|name| self.devices.insert(name.clone()) && have.insert(name.clone()))
             }
             ReconfigureStep::RemovePort { port, interfaces, .. } => {
-                b.ports.remove(port).is_some_and(|have| have.iter().eq(interfaces))
-                    && interfaces.iter().all(|name| self.devices.remove(name))
+                let Some(have) = b.ports.get_mut(port) else { return no("no such port") };
+                let removed = interfaces.iter().all(|name| have.remove(name) && self.devices.remove(name));
+                if have.is_empty() {
+                    b.ports.remove(port);
+                }
+                removed && !interfaces.is_empty()
             }
-            ReconfigureStep::SetVlans { port, interfaces, .. } => {
+            ReconfigureStep::SetVlans { port, interfaces, .. } | ReconfigureStep::SetBond { port, interfaces, .. } => {
                 b.ports.get(port).is_some_and(|have| have.iter().eq(interfaces))
             }
             ReconfigureStep::SetInterface { port, interface, .. } => {
@@ -144,8 +152,11 @@ prop_compose! {
     /// A port with an interface of its name, or with two.
     fn port(name: &'static str)(
         tag in prop::option::of(1u16..3), interface in interface(), second in prop::option::of(interface()),
+        all_members_active: bool, lacp in prop::option::of("active|off"),
     ) -> (String, Port) {
         let mut port = Port::single(name, interface, Vlans { tag, ..Vlans::default() });
+        port.lacp.mode = lacp;
+        port.bond = second.is_some().then(|| BondSettings { all_members_active, ..BondSettings::default() });
         port.interfaces.extend(second.map(|second| (format!("{name}2"), second)));
         (name.into(), port)
     }
@@ -197,6 +208,11 @@ prop_compose! {
     }
 }
 
+/// A port with an interface of its name.
+fn single(name: &str) -> (String, Port) {
+    (name.to_owned(), Port::single(name, Interface::default(), Vlans::default()))
+}
+
 fn ports(state: &Desired) -> impl Iterator<Item = (&String, &String, &Port)> {
     state.bridges.iter().flat_map(|(b, bridge)| bridge.ports.iter().map(move |(p, port)| (b, p, port)))
 }
@@ -207,6 +223,7 @@ fn touches(step: &ReconfigureStep, in_bridge: &str, name: &str) -> bool {
         ReconfigureStep::AddPort { bridge, port, .. }
         | ReconfigureStep::RemovePort { bridge, port, .. }
         | ReconfigureStep::SetVlans { bridge, port, .. }
+        | ReconfigureStep::SetBond { bridge, port, .. }
         | ReconfigureStep::SetInterface { bridge, port, .. } => bridge == in_bridge && port == name,
         ReconfigureStep::RemoveBridge { bridge } | ReconfigureStep::AddBridge { bridge, .. } => bridge == in_bridge,
         _ => false,
@@ -269,7 +286,7 @@ fn changed_actions_replace_the_flow_without_a_gap() {
 fn a_controller_finds_the_ports_that_were_configured_with_it() {
     let target = Target::PassiveTcp(1, None);
     let bridge = Bridge {
-        ports: BTreeMap::from(["p", "q"].map(|name| (name.to_owned(), Port::default()))),
+        ports: BTreeMap::from(["p", "q"].map(single)),
         controllers: BTreeMap::from([(target, Controller::default())]),
         flows: BTreeSet::from([FlowText("actions=NORMAL".to_owned())]),
         ..Bridge::default()
@@ -285,7 +302,7 @@ fn a_controller_finds_the_ports_that_were_configured_with_it() {
 
 #[test]
 fn parts_of_a_bridge_that_failed_are_tried_again_with_it() {
-    let bridge = Bridge { ports: BTreeMap::from([("p".to_string(), Port::default())]), ..Bridge::default() };
+    let bridge = Bridge { ports: BTreeMap::from([single("p")]), ..Bridge::default() };
     let desired = Desired { bridges: BTreeMap::from([("br0".to_string(), bridge)]), ..Desired::default() };
     let mut model =
         Model { fail: |step| matches!(step, ReconfigureStep::AddBridge { .. }), ..Model::new(&Desired::default()) };
@@ -329,7 +346,7 @@ impl Apply for Waits {
 #[test]
 fn ports_that_go_together_are_waited_for_one_by_one() {
     let bridge = |ports: std::ops::Range<u32>| {
-        let ports = ports.map(|n| (format!("p{n}"), Port::default())).collect();
+        let ports = ports.map(|n| single(&format!("p{n}"))).collect();
         Bridge { settings: BridgeSettings { local: true, ..BridgeSettings::default() }, ports, ..Bridge::default() }
     };
     let state = |bridges: Vec<(&str, Bridge)>| {
@@ -368,4 +385,34 @@ fn a_port_that_is_opened_anew_keeps_its_number() {
         Some(BTreeMap::new()),
         "another port of that name is a new one"
     );
+}
+
+/// A bond loses a member and gets another one: the member that stays is not touched.
+#[test]
+fn members_that_stay_are_left_alone() {
+    let state = |members: &[&str], mode| {
+        let mut port = single("bond0").1;
+        port.interfaces = members.iter().map(|name| ((*name).to_owned(), Interface::default())).collect();
+        port.bond = (members.len() > 1).then(|| BondSettings { mode, ..BondSettings::default() });
+        let bridge = Bridge { ports: [("bond0".to_owned(), port)].into(), ..Bridge::default() };
+        Desired { bridges: [("br0".to_owned(), bridge)].into(), ..Desired::default() }
+    };
+    let kinds = |from: &Desired, to: &Desired| {
+        let steps = plan(from, to, &Numbers::new());
+        let kind = |step: &ReconfigureStep| match step {
+            ReconfigureStep::RemovePort { interfaces, .. } => format!("remove {}", interfaces.join(",")),
+            ReconfigureStep::AddPort { wanted, .. } => format!("add {}", wanted.interfaces.keys().next().unwrap()),
+            ReconfigureStep::SetBond { interfaces, wanted, .. } => {
+                format!("bond {} {}", wanted.bond.is_some(), interfaces.join(","))
+            }
+            other => format!("{other:?}"),
+        };
+        steps.iter().map(kind).collect::<Vec<_>>()
+    };
+    let (ab, slb) = (ofproto::BondMode::ActiveBackup, ofproto::BondMode::BalanceSlb);
+    assert_eq!(kinds(&state(&["a", "b"], ab), &state(&["b", "c"], ab)), ["remove a", "add c"]);
+    assert_eq!(kinds(&state(&["a", "b"], ab), &state(&["a", "b"], slb)), ["bond true a,b"]);
+    // A single interface becomes a bond before the second link comes, and is one until that has gone.
+    assert_eq!(kinds(&state(&["a"], ab), &state(&["a", "b"], ab)), ["bond true a", "add b"]);
+    assert_eq!(kinds(&state(&["a", "b"], ab), &state(&["a"], ab)), ["remove b", "bond false a"]);
 }

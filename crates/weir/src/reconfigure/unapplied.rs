@@ -45,6 +45,7 @@ pub fn describe(failure: &Failure, origins: &Origins) -> String {
         ReconfigureStep::StartDpdk(_) => "dpdk".into(),
         ReconfigureStep::AddPort { bridge, port, .. }
         | ReconfigureStep::SetVlans { bridge, port, .. }
+        | ReconfigureStep::SetBond { bridge, port, .. }
         | ReconfigureStep::SetInterface { bridge, port, .. }
         | ReconfigureStep::RemovePort { bridge, port, .. } => port_key(bridge, port),
         ReconfigureStep::AddFlow { bridge, .. } | ReconfigureStep::RemoveFlow { bridge, .. } => {
@@ -87,16 +88,13 @@ fn failed_ports(failure: &Failure) -> Vec<FailedPort> {
     };
     match &failure.step {
         ReconfigureStep::AddPort { bridge, wanted, .. } => {
-            // The devices of a bond have not been tried.
-            let tried = wanted.only_interface().is_ok();
-            let kind = |kind| if tried { kind } else { "" };
-            wanted.interfaces.iter().map(|(name, interface)| failed(bridge, name, kind(&interface.kind))).collect()
+            wanted.interfaces.iter().map(|(name, interface)| failed(bridge, name, &interface.kind)).collect()
         }
         ReconfigureStep::AddLocal { bridge, settings } => vec![failed(bridge, bridge, settings.local_kind.name())],
         ReconfigureStep::SetLocalFilter { bridge, .. } | ReconfigureStep::SetLocalPolicing { bridge, .. } => {
             vec![failed(bridge, bridge, "")]
         }
-        ReconfigureStep::SetVlans { bridge, interfaces, .. } => {
+        ReconfigureStep::SetVlans { bridge, interfaces, .. } | ReconfigureStep::SetBond { bridge, interfaces, .. } => {
             interfaces.iter().map(|name| failed(bridge, name, "")).collect()
         }
         ReconfigureStep::SetInterface { bridge, interface, .. } => vec![failed(bridge, interface, "")],
@@ -108,14 +106,12 @@ fn failed_ports(failure: &Failure) -> Vec<FailedPort> {
 mod tests {
     use super::*;
     use crate::config::Port;
-    use crate::config::desired::{Interface, NO_BONDS, Vlans};
+    use crate::config::desired::{Interface, Vlans};
 
     #[test]
-    fn each_interface_of_a_port_that_failed_has_the_reason() {
+    fn an_interface_that_failed_has_the_reason() {
         let interface = |kind: &str| Interface { kind: kind.into(), ..Interface::default() };
         let single = Port::single("p", interface("tap"), Vlans::default());
-        let mut bond = single.clone();
-        bond.interfaces.insert("q".into(), interface("dummy"));
         let failed = |wanted: &Port, error: &str| {
             let (bridge, port, wanted) = ("br0".into(), "b".into(), wanted.clone());
             let step = ReconfigureStep::AddPort { bridge, port, wanted, had: Default::default() };
@@ -127,6 +123,5 @@ mod tests {
             unapplied.ports.into_iter().map(|failed| (failed.name, failed.kind)).collect::<Vec<_>>()
         };
         assert_eq!(failed(&single, "no such device"), [("p".into(), "tap".into())]);
-        assert_eq!(failed(&bond, NO_BONDS), [("p".into(), String::new()), ("q".into(), String::new())]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datapath::tap::{Event, Record};
 use datapath::text::{Context as Style, format_actions, format_key, format_ufid};
-use datapath::{Action, Datapath, DropReason, FlowId, PortNo, Punt};
+use datapath::{Action, Bucket, Datapath, DropReason, FlowId, PortNo, Punt};
 use ofproto::{Decision, Switch, TableDrop};
 use openflow::FlowMod;
 use openflow::text::PortNames;
@@ -161,6 +161,8 @@ impl Outcome {
         for action in actions {
             match action {
                 Action::Output(port) if !self.outputs.contains(port) => self.outputs.push(*port),
+                Action::Bond { bond, bucket: Bucket::Fixed(bucket) } => self.outputs.extend(bond.member(*bucket)),
+                Action::Bond { bond, bucket: Bucket::ByHash } => self.outputs.extend(bond.members()),
                 Action::Recirc(id) => self.recirculations.push(*id),
                 Action::TunnelPop(_) => self.leaves_tunnel = true,
                 Action::Punt(punt) if punt.is_sample() => {}

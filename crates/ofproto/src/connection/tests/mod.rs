@@ -46,8 +46,15 @@ fn bridge() -> Bridge {
 
 fn add_port(bridge: &Bridge, name: &str) -> OfPort {
     let device = Device::Patch { peer: "nowhere".into(), mac: [2, 0, 0, 0, 0, 1] };
-    let spec =
-        PortSpec { name: name.into(), device, request: None, vlan: PortVlan::default(), config: Default::default() };
+    let spec = PortSpec {
+        name: name.into(),
+        device,
+        request: None,
+        logical: None,
+        lacp: Default::default(),
+        vlan: PortVlan::default(),
+        config: Default::default(),
+    };
     bridge.add_port(spec).unwrap()
 }
 

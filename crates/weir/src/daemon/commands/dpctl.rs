@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use datapath::text::{Context as Style, parse_ufid};
-use datapath::{Action, Datapath, FlowDump, FlowId, FlowSpec, FlowStats, Given, PortNo, WorkerStats};
+use datapath::{Action, Bucket, Datapath, FlowDump, FlowId, FlowSpec, FlowStats, Given, PortNo, WorkerStats};
 use ofproto::FlowRequest;
 use openflow::Match;
 use packet::flow::text::NoNames;
@@ -374,6 +374,7 @@ fn normalize(key: &Key, actions: &[Action]) -> String {
 fn sort_outputs(actions: &mut [Action]) {
     let port = |action: &Action| match action {
         Action::Output(PortNo(number)) => Some(*number),
+        Action::Bond { bond, bucket: Bucket::Fixed(bucket) } => bond.member(*bucket).map(|port| port.0),
         _ => None,
     };
     for run in actions.chunk_by_mut(|a, b| port(a).is_some() && port(b).is_some()) {

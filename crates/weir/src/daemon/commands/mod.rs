@@ -10,6 +10,7 @@
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
+//! - `bonds`: `bond/...`
 //! - `explain`: `weir/explain`
 //! - `export`: `export/show`
 //! - `features`: `dpif/show-dp-features`, `dpif/set-dp-features`
@@ -75,6 +76,7 @@ macro_rules! pieces {
 pub mod activity;
 #[cfg(any(test, fuzzing))]
 pub mod arguments;
+mod bonds;
 mod cidr;
 mod conntrack;
 pub mod coverage;
@@ -166,6 +168,7 @@ pub const TABLE: Commands<Context> = Commands(GROUPS);
 static GROUPS: &[&[Command<Context>]] = &[
     COMMANDS,
     activity::COMMANDS,
+    bonds::COMMANDS,
     datapaths::COMMANDS,
     dpctl::COMMANDS,
     conntrack::COMMANDS,

@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use super::Context;
 use crate::daemon::aging;
+use crate::daemon::bonds;
 use crate::daemon::engine::Engine;
 use crate::daemon::exporter;
 use crate::unixctl::command::{Outcome, Reply};
@@ -56,6 +57,7 @@ fn take(engine: &Engine, step: Duration) {
     // Packets that came before the warp are handled at the old time.
     engine.datapath.settle(SETTLE_TIMEOUT);
     clock.warp(step);
+    bonds::run(&engine.switch);
     aging::forget_neighbours(&engine.switch, engine.timer.now());
     engine.switch.run(engine.timer.now());
     engine.datapath.settle(SETTLE_TIMEOUT);

@@ -107,19 +107,36 @@ pub const TABLES: &[TableColumns] = &[
     },
     TableColumns {
         name: "Port",
-        read: &["cvlans", "interfaces", "name", "other_config", "qos", "tag", "trunks", "vlan_mode"],
-        written: &["status"],
-        without_effect: &[
-            "bond_active_slave",
+        read: &[
             "bond_downdelay",
-            "bond_fake_iface",
             "bond_mode",
             "bond_updelay",
+            "cvlans",
+            "interfaces",
             "lacp",
-            "mac",
-            "protected",
+            "name",
+            "other_config",
+            "qos",
+            "tag",
+            "trunks",
+            "vlan_mode",
         ],
-        keys: &["priority-tags", "qinq-ethtype"],
+        written: &["bond_active_slave", "status"],
+        without_effect: &["bond_fake_iface", "mac", "protected"],
+        keys: &[
+            "all-members-active",
+            "bond-detect-mode",
+            "bond-hash-basis",
+            "bond-primary",
+            "bond-rebalance-interval",
+            "lacp-fallback-ab",
+            "lacp-system-id",
+            "lacp-system-priority",
+            "lacp-time",
+            "lb-output-action",
+            "priority-tags",
+            "qinq-ethtype",
+        ],
     },
     TableColumns {
         name: "Interface",
@@ -141,6 +158,7 @@ pub const TABLES: &[TableColumns] = &[
             "duplex",
             "error",
             "ifindex",
+            "lacp_current",
             "link_resets",
             "link_speed",
             "link_state",
@@ -156,6 +174,9 @@ pub const TABLES: &[TableColumns] = &[
             "ingress-ebpf-program",
             "ingress-filter",
             "ingress-offload",
+            "lacp-aggregation-key",
+            "lacp-port-id",
+            "lacp-port-priority",
             "pmd-rxq-affinity",
             "tx-steering",
         ],
@@ -273,11 +294,13 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 4] = [
+    const READERS: [&str; 6] = [
         include_str!("read.rs"),
+        include_str!("bond.rs"),
         include_str!("mod.rs"),
         include_str!("export.rs"),
         include_str!("../../../../ports/src/dpdk/settings.rs"),
+        include_str!("../../../../protocols/src/lacp/options.rs"),
     ];
 
     #[test]

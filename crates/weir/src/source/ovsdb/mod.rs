@@ -8,6 +8,7 @@
 //! The database is followed only while this process holds its lock, which one ovs-vswitchd of several has. While there
 //! is no connection, everything stays as it is.
 //!
+//! - `bond`: bonds and LACP
 //! - `columns`: what is done with each column
 //! - `conntrack`: limits and timeouts of tracked connections
 //! - [`files`]: which files the database may name
@@ -30,6 +31,7 @@ use super::{ConfigSource, Running, SourceEvent};
 use crate::config::origins::{Loaded, Origins};
 use crate::timer::{DueWork, Timer};
 
+mod bond;
 mod columns;
 mod conntrack;
 mod export;

@@ -13,6 +13,7 @@ use openflow::{Version, Versions};
 use ovsdb::{Atom, Replica, Row};
 use ports::registry;
 
+use super::bond;
 use super::conntrack;
 use super::export;
 use super::files::Files;
@@ -22,7 +23,7 @@ use super::unsupported;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LastNumber, LocalKind,
-    MAX_THREADS, NO_BONDS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
+    MAX_THREADS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::http::{Http, HttpAddress};
 use crate::config::policing::{EgressPolicer, IngressPolicing, Policing};
@@ -317,13 +318,21 @@ impl DatabaseState {
                 continue;
             }
             let Some(port_name) = port.string("name") else { continue };
-            if let Some(mut interfaces) = self.interfaces(&interfaces, dummies, rules) {
+            let bond = (interfaces.len() > 1).then(|| {
+                let (bond, problems) = bond::settings(port, port_name);
+                problems.into_iter().for_each(|problem| self.warn(problem));
+                bond
+            });
+            let mut interfaces = self.interfaces(&interfaces, dummies, rules);
+            if !interfaces.is_empty() {
                 let (dscp, egress) = (queue_dscp(replica, port), self.egress_policer(replica, port, port_name));
                 interfaces.values_mut().for_each(|interface| {
                     interface.queue_dscp.clone_from(&dscp);
                     interface.policing.egress = egress;
                 });
-                bridge.ports.insert(port_name.to_owned(), Port { vlans: vlans(port), interfaces });
+                let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
+                let port = Port { vlans: vlans(port), interfaces, bond, last_active, lacp };
+                bridge.ports.insert(port_name.to_owned(), port);
             }
         }
         for mirror in row.references("mirrors").filter_map(|uuid| replica.row("Mirror", uuid)) {
@@ -389,27 +398,17 @@ impl DatabaseState {
         }
     }
 
-    /// The interfaces of a port; `None` where there are none, or where one cannot be had, as a bond is not to become
-    /// a port of what is left of it.
-    fn interfaces(&mut self, rows: &[&Arc<Row>], dummies: bool, rules: &Rules) -> Option<BTreeMap<String, Interface>> {
+    /// The interfaces of a port, without those that cannot be had: a bond is one of the others.
+    fn interfaces(&mut self, rows: &[&Arc<Row>], dummies: bool, rules: &Rules) -> BTreeMap<String, Interface> {
         let mut interfaces = BTreeMap::new();
-        let mut complete = true;
         for row in rows {
-            let name = row.string("name")?;
+            let Some(name) = row.string("name") else { continue };
             match self.interface(row, name, dummies, rules) {
                 Ok(interface) => drop(interfaces.insert(name.to_owned(), interface)),
-                Err(problem) => {
-                    self.problems.insert(name.to_owned(), problem);
-                    complete = false;
-                }
+                Err(problem) => drop(self.problems.insert(name.to_owned(), problem)),
             }
         }
-        if !complete {
-            for name in interfaces.keys() {
-                self.problems.insert(name.clone(), NO_BONDS.into());
-            }
-        }
-        (complete && !interfaces.is_empty()).then_some(interfaces)
+        interfaces
     }
 
     /// What an interface is to be, or why it cannot be had.
@@ -443,6 +442,7 @@ impl DatabaseState {
                 name: other("ingress-ebpf-program").map(str::to_owned),
             }),
             ingress_offload: row.map_string("other_config", "ingress-offload") != Some("false"),
+            lacp: bond::lacp_options(row),
         })
     }
 

@@ -114,7 +114,11 @@ impl Writer<'_> {
             // one has left there is not true any more.
             self.update(port, [("status", nothing())]);
         }
+        let bonds = bridge.as_ref().map(ofproto::Bridge::bonds).unwrap_or_default();
         for port in rows {
+            let bond = bonds.iter().find(|bond| port.string("name") == Some(&bond.name));
+            let active = bond.map(|bond| bond.active_mac).filter(|mac| *mac != [0; 6]);
+            self.update(port, [("bond_active_slave", optional(active.map(|mac| format_mac(&mac))))]);
             let interfaces = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
             for interface in interfaces.collect::<Vec<_>>() {
                 let device = interface.string("name").unwrap_or_default();
@@ -153,6 +157,8 @@ impl Writer<'_> {
         let number = if info.port == OfPort::LOCAL { OFPORT_LOCAL } else { i64::from(info.port.0) };
         let error = self.failure(bridge.name(), &info.name).map(in_words);
         self.update(row, [("ofport", number.into()), ("error", optional(error))]);
+        let current = bridge.lacp_current(info.port);
+        self.update(row, [("lacp_current", Datum::set(current))]);
         let Some(device) = &info.device else {
             let mac = bridge.port_descs(info.port).first().map(|desc| desc.hw_addr.0);
             let mac = optional(mac.map(|mac| format_mac(&mac)));

@@ -20,6 +20,7 @@
 //! The whole file is read before anything is reported, so that one run shows every mistake. A file says nothing by
 //! itself: it is read again on request.
 //!
+//! - `bond`: bonds and LACP
 //! - `reader`: typed values out of a document, with the line of each
 //! - [`settings`]: what a file may say, for the manual
 
@@ -48,6 +49,7 @@ use crate::config::origins::{Loaded, Origins, port_key};
 use crate::config::policing::{EgressPolicer, IngressPolicing, Policing};
 use crate::flow_text;
 
+mod bond;
 mod export;
 mod reader;
 pub mod settings;
@@ -368,7 +370,8 @@ fn read_bridge(name: &str, mut s: Section, agents: &Cell<u32>) -> Bridge {
         }
     }
     let local = settings.local.then_some(name);
-    let flows = read_flows(&mut s, ports.keys().map(String::as_str).chain(local).collect());
+    let interfaces = ports.values().flat_map(|port| port.interfaces.keys());
+    let flows = read_flows(&mut s, interfaces.map(String::as_str).chain(local).collect());
     s.finish();
     Bridge { settings, ports, controllers, flows }
 }
@@ -446,12 +449,37 @@ fn read_flows(s: &mut Section, ports: Vec<&str>) -> BTreeSet<FlowText> {
 }
 
 fn read_port(name: &str, mut s: Section) -> Port {
+    check_interface_name(name, &s);
+    let vlans = read_vlans(&mut s);
+    let (bond, lacp) = (bond::read(&mut s), bond::read_lacp(&mut s));
+    let members = s.named("interface", |name, mut s| {
+        check_interface_name(name, &s);
+        let interface = read_interface(&mut s);
+        s.finish();
+        check_options(&s, name, &interface);
+        interface
+    });
+    let interface = read_interface(&mut s);
+    s.finish();
+    if members.is_empty() {
+        check_options(&s, name, &interface);
+        return Port { lacp, ..Port::single(name, interface, vlans) };
+    }
+    if interface != (Interface { kind: "system".into(), ingress_offload: true, ..Interface::default() }) {
+        s.error("what belongs to a device (type, options, ofport, mtu, mac, ...) stands with each interface of a bond");
+    }
+    Port { bond: (members.len() > 1).then_some(bond), interfaces: members, vlans, lacp, ..Port::default() }
+}
+
+fn check_interface_name(name: &str, s: &Section) {
     if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.contains(['/', ' ']) {
         s.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
     }
+}
+
+fn read_interface(s: &mut Section) -> Interface {
     let kind = s.get("type").and_then(|item| read_kind(&item));
-    let vlans = read_vlans(&mut s);
-    let interface = Interface {
+    Interface {
         kind: kind.unwrap_or_else(|| "system".into()),
         options: s.map("options", |_, item| item.scalar_text()),
         ofport_request: s.integer("ofport", 1..=MAX_OFPORT, "an OpenFlow port number").map(|n| n as u16),
@@ -461,14 +489,12 @@ fn read_port(name: &str, mut s: Section) -> Port {
         rx_affinity: BTreeMap::new(),
         steers_by_hash: false,
         queue_dscp: BTreeMap::new(),
-        policing: read_policing(&mut s),
+        policing: read_policing(s),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
-        ingress_program: read_ingress_program(&mut s),
+        ingress_program: read_ingress_program(s),
         ingress_offload: s.bool("ingress-offload").unwrap_or(true),
-    };
-    s.finish();
-    check_options(&s, name, &interface);
-    Port::single(name, interface, vlans)
+        lacp: bond::read_member_lacp(s),
+    }
 }
 
 fn read_policing(s: &mut Section) -> Policing {
@@ -607,8 +633,9 @@ fn check_across_bridges(document: &Document, desired: &Desired) {
         }
     }
     for (bridge_name, bridge) in &desired.bridges {
-        for name in bridge.ports.keys() {
-            let key = port_key(bridge_name, name);
+        let all = bridge.ports.iter().flat_map(|(port, has)| has.interfaces.keys().map(move |name| (port, name)));
+        for (port, name) in all {
+            let key = port_key(bridge_name, port);
             if let Some(other) = owners.get(name.as_str()) {
                 let line = document.line_of(other).map_or(String::new(), |line| format!(", line {line}"));
                 document.error_at_key(&key, format!("the name {name:?} is used twice: {other}{line} has it already"));

@@ -182,6 +182,46 @@ pub const TABLES: &[Table] = &[
             "egress-policer-cir" "1 to 72057594037927936" "" "Most bytes in a second that it is sent, without Ethernet headers; without, no limit.";
             "egress-policer-cbs" "1 to 72057594037927936" "" "Most such bytes at once. It has to be there with egress-policer-cir.";
             "ingress-offload" BOOL "true" "Whether an AF_XDP port may drop in its own XDP program what the rules drop.";
+            "lacp-port-id" "1 to 65535" "" "What the interface is called by LACP; without, its OpenFlow number.";
+            "lacp-port-priority" "1 to 65535" "" "Its priority by LACP; without, 65535.";
+            "lacp-aggregation-key" "0 to 65535" "" "The key of its bond by LACP; without, or with 0, made from a port id.";
+            "bond-mode" "\"active-backup\", \"balance-slb\" or \"balance-tcp\"" "\"active-backup\"" "How several interfaces share traffic.";
+            "bond-primary" TEXT "" "The interface that is active in \"active-backup\" whenever it can be.";
+            "bond-updelay-ms" "0 to 3600000" "0" "How long a carrier has to be there before its interface is used.";
+            "bond-downdelay-ms" "0 to 3600000" "0" "How long a carrier has to be gone before its interface is not used any more.";
+            "bond-hash-basis" "0 to 4294967295" "0" "What the hash begins with that spreads traffic.";
+            "bond-rebalance-interval-ms" "0 to 3600000" "10000" "How often load is moved between interfaces; 0: never.";
+            "all-members-active" BOOL "false" "Whether every interface of a \"balance-slb\" bond takes multicast.";
+            "lacp" "\"off\", \"active\" or \"passive\"" "\"off\"" "How LACP is spoken.";
+            "lacp-time" "\"slow\" or \"fast\"" "" "How often the other end is to send: each 30 seconds, as without, or each second.";
+            "lacp-system-id" "an Ethernet address" "" "The address of the system by LACP; without, the bridge's.";
+            "lacp-system-priority" "1 to 65535" "" "Its priority; without, 65534, or 65535 with a single interface.";
+            "lacp-fallback-ab" BOOL "false" "Whether the bond is one of \"active-backup\" while the other end does not speak LACP.";
+        },
+    },
+    Table {
+        header: "[[bridge.port.interface]]",
+        help: "An interface of the bond above it. A port without any of these tables is its own only interface.",
+        settings: settings! {
+            "name" TEXT "" "The name of the device. It has to be there.";
+            "type" TEXT "\"system\"" "What it is, as for a port.";
+            "options" "a table" "{}" "Options of the type.";
+            "ofport" "1 to 65279" "" "Its OpenFlow number; without, one that is free.";
+            "mtu" "68 to 65535" "" "Its MTU, in bytes.";
+            "mac" "an Ethernet address" "" "Its address.";
+            "ingress-filter" TEXT "" "Rules for the frames that it receives.";
+            "ingress-ebpf" FILE "" "An object file with an XDP program, which sees the frames that the rules let pass.";
+            "ingress-ebpf-program" TEXT "" "Which of its programs.";
+            "ingress-policing-rate" "0 to 4294967295" "0" "Most kb/s that it receives; 0: no limit.";
+            "ingress-policing-burst" "0 to 4294967295" "0" "Most kb that come at once, where there is a rate; 0: 8000.";
+            "ingress-policing-kpkts-rate" "0 to 4294967295" "0" "Most thousands of packets in a second that it receives; 0: no limit.";
+            "ingress-policing-kpkts-burst" "0 to 4294967295" "0" "Most thousands of packets that come at once, where there is a rate; 0: 16.";
+            "egress-policer-cir" "1 to 72057594037927936" "" "Most bytes in a second that it is sent, without Ethernet headers; without, no limit.";
+            "egress-policer-cbs" "1 to 72057594037927936" "" "Most such bytes at once. It has to be there with egress-policer-cir.";
+            "ingress-offload" BOOL "true" "Whether an AF_XDP port may drop in its own XDP program what the rules drop.";
+            "lacp-port-id" "1 to 65535" "" "What the interface is called by LACP; without, its OpenFlow number.";
+            "lacp-port-priority" "1 to 65535" "" "Its priority by LACP; without, 65535.";
+            "lacp-aggregation-key" "0 to 65535" "" "The key of its bond by LACP; without, or with 0, made from a port id.";
         },
     },
     Table {
@@ -252,11 +292,16 @@ mod tests {
             "[[bridge]]" => "name = \"b\"",
             "[[bridge.controllers]]" => "target = \"ptcp:\"",
             "[[bridge.port]]" => "name = \"p\"",
+            "[[bridge.port.interface]]" => "name = \"i\"",
             "[bridge.sflow]" | "[bridge.netflow]" | "[bridge.ipfix]" => "targets = [\"192.0.2.1:9\"]",
             "[[bridge.collector-set]]" => "id = 1\ntargets = [\"192.0.2.1:9\"]",
             _ => "",
         };
-        let above = if table.header.contains("bridge.") { "[[bridge]]\nname = \"b\"\n" } else { "" };
+        let above = match table.header {
+            "[[bridge.port.interface]]" => "[[bridge]]\nname = \"b\"\n[[bridge.port]]\nname = \"p\"\n",
+            header if header.contains("bridge.") => "[[bridge]]\nname = \"b\"\n",
+            _ => "",
+        };
         format!("{above}{}\n{needed}\n", table.header)
     }
 

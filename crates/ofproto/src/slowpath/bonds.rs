@@ -1,0 +1,180 @@
+//! Keeps bonds in step with the carriers of their members, and tells neighbours of failovers.
+//!
+//! [`Switch::run_bonds`] looks at all ports and does what is due of all bonds. It is called by whoever has seen a carrier change or has
+//! changed a port, before anybody is told of that. [`Switch::run_due_bonds`] does what is due and looks at ports only where one has come or gone; a thread that
+//! waits for delays and for LACP calls it. Workers send by the members that are left when it returns; what flows of members that
+//! have become active or inactive do is in force after the next revalidation.
+//!
+//! After a failover the switches at the other end still send by the member that was lost. So for each address that the bridge knows
+//! to be elsewhere than at the bond, a frame from that address is sent by the bond. These *announcements* wait here, and go out a
+//! few at a time ([`Switch::send_announcements`]), for there may be a million addresses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datapath::Action as DpAction;
+use openflow::{Action, OfPort};
+use packet::wire::{build, ethertype};
+use packet::{Key, Packet, Time};
+
+use crate::model::bond::{Bond, BondMode, LacpStatus};
+use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::mac::MacKey;
+use crate::switch::Switch;
+use crate::xlate::Input;
+
+/// Most announcements that are sent at once.
+const AT_ONCE: usize = 256;
+/// Operation of RARP, "request reverse" (RFC 903): nobody answers the frame, but bridges learn from it.
+const REQUEST_REVERSE: u16 = 3;
+
+impl Switch {
+    /// Does what is due of bonds, because something has happened to their members.
+    pub fn run_bonds(&self) {
+        let next = self.run_bonds_after(true);
+        if next.is_some() || !self.announcements.lock().is_empty() {
+            // The thread that waits for delays may have to wait for less.
+            self.notify_bonds();
+        }
+    }
+
+    /// Has the thread that waits look at bonds now.
+    pub(crate) fn notify_bonds(&self) {
+        *self.bonds_due.lock() = true;
+        self.bonds_due_changed.notify_all();
+    }
+
+    /// Blocks until [`run_bonds`](Switch::run_bonds) has left something to do later, or for at most `timeout`.
+    pub fn wait_for_bonds(&self, timeout: Duration) {
+        let mut due = self.bonds_due.lock();
+        if !*due {
+            self.bonds_due_changed.wait_for(&mut due, timeout);
+        }
+        *due = false;
+    }
+
+    /// Does what is due of bonds. Returns when it is to be done again, unless something happens before; `None`: not before.
+    pub fn run_due_bonds(&self) -> Option<Time> {
+        self.run_bonds_after(false)
+    }
+
+    /// Does what is due; `ports_changed`: what bonds and sessions know of ports may be out of date.
+    fn run_bonds_after(&self, ports_changed: bool) -> Option<Time> {
+        let has_some =
+            self.forwarding.read().bridges.values().any(|bridge| !bridge.bonds.is_empty() || !bridge.lacp.is_empty());
+        if !has_some && self.lacp.lock().is_empty() {
+            return None;
+        }
+        let now = self.clock.now();
+        let (mut stale, mut way, mut announced, mut next) = (Vec::new(), false, Vec::new(), None);
+        let mut forwarding = self.forwarding.write();
+        let mut lacp = self.lacp.lock();
+        if ports_changed || lacp.in_step != forwarding.changed {
+            lacp.in_step = forwarding.changed;
+            forwarding.bridges.values_mut().for_each(BridgeState::tell_bonds);
+            lacp.follow(&mut forwarding.bridges, now);
+        }
+        let frames = lacp.run(&mut forwarding.bridges, now);
+        next = next.into_iter().chain(lacp.next_wakeup()).min();
+        drop(lacp);
+        for (id, bridge) in &mut forwarding.bridges {
+            for bond in bridge.bonds.values_mut() {
+                let changes = bond.run(now);
+                way |= changes.way;
+                if changes.members {
+                    stale.push(bond.version.clone());
+                }
+                if changes.tell_neighbours && tells_neighbours(bond) {
+                    announced.push((*id, bond.name.clone()));
+                }
+                next = next.into_iter().chain(bond.next_wakeup()).min();
+            }
+        }
+        if way {
+            forwarding.touch();
+        } else if !stale.is_empty() {
+            forwarding.touch_bonds(&stale);
+        }
+        drop(forwarding);
+        for (bridge, port, frame) in frames {
+            self.send_by(bridge, port, &frame);
+        }
+        for (bridge, bond) in announced {
+            self.announce(bridge, &bond);
+        }
+        if way || !stale.is_empty() {
+            self.notify();
+        }
+        next
+    }
+
+    /// Queues an announcement of each address that is elsewhere than at a bond, in place of those of an earlier failover.
+    fn announce(&self, id: BridgeId, bond: &str) {
+        let name: Arc<str> = bond.into();
+        let forwarding = self.forwarding.read();
+        let Some(bridge) = forwarding.bridges.get(&id) else { return };
+        let own = bridge.bonds.get(bond).and_then(Bond::first);
+        let macs = bridge.macs.read();
+        let elsewhere = macs.iter().filter(|entry| own != Some(bridge.logical(entry.port)));
+        let announced: Vec<_> = elsewhere.map(|entry| (id, name.clone(), entry.key)).collect();
+        drop(macs);
+        self.announcements.lock().replace(id, &name, announced);
+    }
+
+    /// Sends some of the announcements that wait. Returns whether there are more.
+    pub fn send_announcements(&self) -> bool {
+        let (some, more) = self.announcements.lock().take(AT_ONCE);
+        for (bridge, bond, key) in some {
+            let member = {
+                let forwarding = self.forwarding.read();
+                let bond = forwarding.bridges.get(&bridge).and_then(|bridge| bridge.bonds.get(&*bond));
+                bond.filter(|bond| tells_neighbours(bond))
+                    .and_then(|bond| bond.member_of(bond.bucket_of_source(key.mac, key.vlan)))
+            };
+            if let Some(member) = member {
+                self.send_by(bridge, member, &announcement(key));
+            }
+        }
+        more
+    }
+
+    /// Sends a frame by a port, whatever the tables say.
+    pub(crate) fn send_by(&self, bridge: BridgeId, port: OfPort, frame: &[u8]) {
+        let packet = Packet::from_slice(frame);
+        let mut key = Key::new();
+        packet::flow::extract(packet.data(), &mut key, self.settings().vlan_limit);
+        let dp_port = {
+            let forwarding = self.forwarding.read();
+            forwarding.bridges.get(&bridge).and_then(|bridge| bridge.ports.get(&port)).and_then(|state| state.dp_port)
+        };
+        match (dp_port, self.datapath.get()) {
+            (Some(dp_port), Some(datapath)) => datapath.execute(packet, &key, &[DpAction::Output(dp_port)]),
+            _ => {
+                // By a patch port, it is received at the other end.
+                key.common_mut().in_port = OfPort::ANY.0.into();
+                let actions = [Action::Output { port, max_len: 0 }];
+                self.execute(packet, &Input { packet_out: Some(&actions), ..self.input(&key, bridge, None) });
+            }
+        }
+    }
+}
+
+/// Whether neighbours are to be told: not where the other end is a bond that speaks LACP, which has seen what has happened.
+fn tells_neighbours(bond: &Bond) -> bool {
+    let settings = bond.settings();
+    let is_tcp = settings.mode == BondMode::BalanceTcp;
+    let by_lacp = match bond.lacp() {
+        LacpStatus::Off => !is_tcp,
+        LacpStatus::Configured => settings.lacp_fallback_ab,
+        LacpStatus::Negotiated => false,
+    };
+    by_lacp && bond.active().is_some()
+}
+
+/// The frame by which an address is announced.
+fn announcement(key: MacKey) -> Vec<u8> {
+    let any = std::net::Ipv4Addr::UNSPECIFIED;
+    let message = build::arp(REQUEST_REVERSE, key.mac, any, key.mac, any);
+    let tags: &[(u16, u16)] = if key.vlan == 0 { &[] } else { &[(ethertype::VLAN, key.vlan)] };
+    build::ethernet([0xff; 6], key.mac, tags, ethertype::RARP, &message)
+}
