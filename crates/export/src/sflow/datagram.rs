@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{PolledPort, PortCounters, Sample, SwitchCounters};
+use super::{LacpCounters, PolledPort, PortCounters, Sample, SwitchCounters};
 use crate::bytes::{Put, set_u32};
 use crate::tunnel::Tunnel;
 
@@ -24,6 +24,8 @@ const VNI_INGRESS: u32 = 1030;
 
 const IF_COUNTERS: u32 = 1;
 const ETHERNET_COUNTERS: u32 = 2;
+// "sFlow LAG Port Statistics Structure", September 2012.
+const LAG_PORT: u32 = 7;
 const OPENFLOW_PORT: u32 = 1004;
 const PORT_NAME: u32 = 1005;
 // "sFlow Host Structures" and its application structures.
@@ -290,7 +292,25 @@ pub fn put_port_counters(out: &mut Vec<u8>, number: u32, source: Source, port: P
             (words[0], words[1], words[10]) = (alignment as u32, fcs as u32, long as u32);
             words.iter().for_each(|word| out.put_u32(*word));
         });
+        if let Some(lacp) = &counters.lacp {
+            records.add(LAG_PORT, |out| put_lacp(out, lacp));
+        }
     });
+}
+
+/// What LACP knows of a port, and its counters. Markers are not counted.
+fn put_lacp(out: &mut Vec<u8>, lacp: &LacpCounters) {
+    for address in [lacp.actor, lacp.partner] {
+        out.extend(address);
+        // XDR has whole words.
+        out.extend([0, 0]);
+    }
+    out.put_u32(lacp.aggregator);
+    out.extend(lacp.states);
+    let (rx, bad) = lacp.rx;
+    for count in [rx as u32, UNKNOWN, UNKNOWN, UNKNOWN, bad as u32, lacp.tx as u32, UNKNOWN, UNKNOWN] {
+        out.put_u32(count);
+    }
 }
 
 /// The generic counters of an interface (RFC 2233).

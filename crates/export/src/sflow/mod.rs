@@ -96,6 +96,25 @@ pub struct PortCounters {
     pub tx_bad: (u64, u64),
     /// Frames that are not aligned, that have a bad check sequence, that are too long.
     pub frames_bad: (u64, u64, u64),
+    /// Of a port that speaks LACP.
+    pub lacp: Option<LacpCounters>,
+}
+
+/// What LACP knows of a port, and its counters ("sFlow LAG Port Statistics Structure", with the names of IEEE 802.1AX).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LacpCounters {
+    /// The address of this system.
+    pub actor: [u8; 6],
+    /// That of the partner; zero: none is known.
+    pub partner: [u8; 6],
+    /// The key of the bond.
+    pub aggregator: u32,
+    /// The states of this end, as it is configured and as it is, and those of the partner.
+    pub states: [u8; 4],
+    /// Frames received, and those among them that are not well formed.
+    pub rx: (u64, u64),
+    /// Frames sent.
+    pub tx: u64,
 }
 
 /// What the switch has done and taken.

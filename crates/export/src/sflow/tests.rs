@@ -2,6 +2,7 @@ use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
 
+use super::datagram::IFINDEX;
 use super::*;
 use crate::tunnel::Kind;
 
@@ -96,6 +97,37 @@ fn a_datagram_as_the_specification_has_it() {
     .concat();
     assert_eq!(sent.len(), 1);
     assert_eq!(words(&sent[0]), expected);
+}
+
+#[test]
+fn a_port_that_speaks_lacp_has_a_record_of_it() {
+    let counters = PortCounters {
+        lacp: Some(LacpCounters {
+            actor: [2, 0, 0, 0, 0, 1],
+            partner: [2, 0, 0, 0, 0, 2],
+            aggregator: 3333,
+            states: [7, 0xbf, 0, 2],
+            rx: (5, 1),
+            tx: 6,
+        }),
+        ..PortCounters::default()
+    };
+    let mut out = Vec::new();
+    datagram::put_port_counters(
+        &mut out,
+        1,
+        Source { class: IFINDEX, index: 3 },
+        PolledPort { ifindex: 3, port: 9 },
+        &counters,
+    );
+    let none = u32::MAX;
+    let expected = [
+        [7, 56, 0x0200_0000, 0x0001_0000, 0x0200_0000, 0x0002_0000, 3333, 0x07bf_0002].as_slice(),
+        // Frames, markers, answers to markers, unknown ones, bad ones; sent: frames, markers, answers.
+        &[5, none, none, none, 1, 6, none, none],
+    ]
+    .concat();
+    assert_eq!(words(&out)[words(&out).len() - expected.len()..], expected);
 }
 
 #[test]

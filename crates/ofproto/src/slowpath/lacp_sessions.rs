@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use export::sflow::LacpCounters;
 use openflow::OfPort;
 use packet::Time;
 use ports::Mac;
@@ -57,6 +58,23 @@ impl LacpSessions {
     ) -> Option<Result<bool, ReceiveError>> {
         let number = *self.numbers.get(&name)?;
         self.sessions.update(number, |session| session.receive(now, MemberId(member.0), frame))
+    }
+
+    /// What is told of a member to collectors; `None` where it does not speak LACP.
+    pub fn counters(&self, name: &PortName, member: OfPort) -> Option<LacpCounters> {
+        let session = self.sessions.get(*self.numbers.get(name)?)?;
+        let id = MemberId(member.0);
+        let ((actor, partner), counters) = (session.ends(id)?, session.counters(id)?);
+        // What the partner's administrator wants is not known.
+        let states = [session.configured_state().bits(), actor.state.bits(), 0, partner.state.bits()];
+        Some(LacpCounters {
+            actor: actor.system_id,
+            partner: partner.system_id,
+            aggregator: session.key().unwrap_or(0).into(),
+            states,
+            rx: (counters.rx_pdus, counters.rx_bad_pdus),
+            tx: counters.tx_pdus,
+        })
     }
 
     /// The sessions of a bridge by the names of their ports.

@@ -161,6 +161,7 @@ impl Counters for Switch {
         let state = bridge.ports.get(&OfPort::from_u16(port as u16))?;
         let (name, datapath_id) = (state.name.clone(), bridge.config.datapath_id);
         let device = state.device.port()?;
+        let logical = (bridge.id, state.logical.clone());
         // The device may take its time.
         drop(forwarding);
         let (stats, features, link) = (device.stats(), device.features(), device.link());
@@ -176,6 +177,7 @@ impl Counters for Switch {
             rx_bad: (stats.rx_dropped, stats.rx_errors),
             tx_bad: (stats.tx_dropped, stats.tx_errors),
             frames_bad: (stats.rx_frame_err, stats.rx_crc_err, stats.rx_over_err),
+            lacp: self.lacp.lock().counters(&logical, OfPort::from_u16(port as u16)),
         })
     }
 

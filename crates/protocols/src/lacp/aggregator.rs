@@ -303,6 +303,14 @@ impl Aggregator {
         Some(member.sent[TX_LIMIT - 1].map_or(due, |earlier| due.max(earlier + FAST_PERIODIC)))
     }
 
+    /// The state that is configured for this end of each link.
+    pub fn configured_state(&self) -> State {
+        let mut state = State::AGGREGATION;
+        state.set(State::ACTIVITY, self.settings.active);
+        state.set(State::TIMEOUT, self.settings.fast);
+        state
+    }
+
     /// This end of a member's link, as its PDUs say it.
     pub(super) fn actor(&self, id: MemberId) -> Info {
         let Some(member) = self.members.get(&id) else { return Info::default() };
@@ -354,6 +362,11 @@ impl Aggregator {
     /// State of a member's receive machine.
     pub fn status(&self, id: MemberId) -> Option<Status> {
         self.members.get(&id).map(|member| member.status)
+    }
+
+    /// Both ends of a member's link: this one, and the partner's as it said last.
+    pub fn ends(&self, id: MemberId) -> Option<(Info, Info)> {
+        self.members.get(&id).map(|member| (self.actor(id), member.partner))
     }
 
     /// A member's counters.
