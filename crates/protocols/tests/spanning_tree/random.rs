@@ -34,8 +34,9 @@ enum Fault {
 /// The longest wait for information to age (max age, and as many hops), then both forward delays.
 const RECONVERGED: Duration = Duration::from_secs(20 + 20 + 2 * 15 + 5);
 
-/// A hello is lost, and the next one is late.
-const LOOP_OF_LOST_FRAMES: Duration = Duration::from_secs(2 * 2 + 2);
+/// The longest loop where frames are lost: three hello times until what is no longer heard is given up, and the time in which the
+/// old information of a lost root passes as many bridges as its greatest age allows, 20, by links that take 0.4 s.
+const LOOP_OF_LOST_FRAMES: Duration = Duration::from_secs(3 * 2 + 20 * 4 / 10);
 
 fn make(protocol: Protocol, id: u8) -> Box<dyn Switch> {
     let settings = rstp::Settings::new([0, 0, 0, 0, 0, id]);
