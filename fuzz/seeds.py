@@ -273,6 +273,15 @@ def link_protocols():
             frames += bytes([26, len(frame)]) + frame
         seed("cfm", name, bytes([first]) + frames)
 
+    # Steps of a port, milliseconds and a frame: a hello, a proposal, an agreement, a notification.
+    bpdu = lambda version, kind, flags, root, cost: struct.pack(
+        ">HBBBQIQHHHHH", 0, version, kind, flags, root, cost, 1 << 63 | 9, 0x8001, 0, 20 << 8, 2 << 8, 15 << 8)
+    bpdus = (bpdu(0, 0, 0, 1, 7), bpdu(2, 2, 0x0E, 1, 7) + b"\0", bpdu(2, 2, 0x78, 1 << 63 | 0x020202020202, 9) + b"\0",
+             b"\0\0\0\x80")
+    frames = (bytes.fromhex("0180c2000000") + b"\x02\0\0\0\0\x09" + struct.pack(">H", 3 + len(bpdu)) + b"\x42\x42\x03" + bpdu
+              for bpdu in bpdus)
+    seed("bpdu", "bridge", b"".join(struct.pack(">BH", 8 + n % 3 + 1, 900) + frame.ljust(60, b"\0") for n, frame in enumerate(frames)))
+
 
 if __name__ == "__main__":
     capture_files()

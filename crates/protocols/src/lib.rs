@@ -5,6 +5,7 @@
 //! | [`bfd`] | Bidirectional forwarding detection of a hop |
 //! | [`cfm`] | Connectivity fault management: continuity check messages |
 //! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
+//! | [`stp`], [`rstp`] | Spanning trees: which ports of bridges forward, so that there is no loop |
 //! | [`registry`] | Many sessions, and which of them are due |
 //! | [`options`] | Options from the database |
 //! | [`ethernet`] | A frame's addresses, tag and type |
@@ -23,3 +24,5 @@ mod network;
 pub mod options;
 pub mod random;
 pub mod registry;
+pub mod rstp;
+pub mod stp;

@@ -43,12 +43,17 @@ impl<'a> Reader<'a> {
 
     /// `true` or `false` in any case; false by default.
     pub fn flag(&mut self, key: &'static str) -> bool {
+        self.flag_or(key, false)
+    }
+
+    /// `true` or `false` in any case.
+    pub fn flag_or(&mut self, key: &'static str, default: bool) -> bool {
         let parse = |value: &str| match value.to_ascii_lowercase().as_str() {
             "true" => Some(true),
             "false" => Some(false),
             _ => None,
         };
-        self.value(key, false, "false", "true or false", parse)
+        self.value(key, default, &default.to_string(), "true or false", parse)
     }
 
     /// A decimal number in a range.
@@ -59,6 +64,19 @@ impl<'a> Reader<'a> {
         let wanted = format!("a number from {} to {}", range.start(), range.end());
         let parse = |value: &str| value.parse().ok().filter(|number| range.contains(number));
         self.value(key, default, &default.to_string(), &wanted, parse)
+    }
+
+    /// A number in a range, decimal or, with `0x` before it, hexadecimal; where it does not count, `used` says what does.
+    pub fn any_number(&mut self, key: &'static str, range: RangeInclusive<u32>, used: &str) -> Option<u32> {
+        let wanted = format!("a number from {} to {}", range.start(), range.end());
+        let parse = |value: &str| {
+            let number = match value.strip_prefix("0x") {
+                Some(digits) if !digits.starts_with('+') => u32::from_str_radix(digits, 16),
+                _ => value.parse(),
+            };
+            number.ok().filter(|number| range.contains(number)).map(Some)
+        };
+        self.value(key, None, used, &wanted, parse)
     }
 
     /// An Ethernet address; all zero counts as none.
@@ -121,5 +139,18 @@ mod tests {
         let mac =
             "y: \"1:2\" is not an Ethernet address like 02:00:00:00:00:01, not all zero; the device's counts instead";
         assert_eq!((errors[2].as_str(), errors.len()), (mac, 4));
+    }
+
+    #[test]
+    fn numbers_in_two_bases_and_flags_that_are_set_by_default() {
+        let pairs = [("hex", "0x7000"), ("decimal", "12"), ("great", "0x10000"), ("sign", "0x+1"), ("off", "False")];
+        let options: Options = pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let mut reader = Reader::new(&options);
+        let numbers = ["hex", "decimal", "great", "sign", "none"].map(|key| reader.any_number(key, 1..=65535, "7"));
+        assert_eq!(numbers, [Some(0x7000), Some(12), None, None, None]);
+        assert_eq!([reader.flag_or("off", true), reader.flag_or("none", true)], [false, true]);
+        let errors: Vec<_> = reader.errors.iter().map(OptionError::to_string).collect();
+        assert_eq!(errors[0], "great: \"0x10000\" is not a number from 1 to 65535; 7 counts instead");
+        assert_eq!(errors.len(), 2);
     }
 }

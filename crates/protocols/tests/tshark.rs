@@ -8,7 +8,7 @@ use protocols::bfd::{Session, source_port};
 use protocols::cfm::MaintenancePoint;
 use protocols::lacp::{Aggregator, MemberId, MemberSettings};
 use protocols::options::Options;
-use protocols::{bfd, cfm, lacp};
+use protocols::{bfd, cfm, lacp, rstp, stp};
 
 fn options(pairs: &[(&str, &str)]) -> Options {
     pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
@@ -159,4 +159,43 @@ fn cfm_is_understood() {
     assert_eq!(lines[0], ["01:80:c2:00:00:30", "", "", "1", "1", "300", "0"]);
     // Nobody was heard for a fault interval.
     assert_eq!(lines[9], ["01:80:c2:00:00:30", "7", "6", "1", "5", "300", "1"]);
+}
+
+#[test]
+fn spanning_trees_are_understood() {
+    let mut rapid = rstp::Bridge::new(rstp::Settings::new([2, 0, 0, 0, 0, 1]), at(0));
+    let mut plain = stp::Bridge::new(stp::Settings::new([2, 0, 0, 0, 0, 2]), at(0));
+    for port in ["p1", "p2"] {
+        let number = rapid.add_port(rstp::PortSettings::new(port, [2, 0, 0, 0, 1, 1])).unwrap();
+        rapid.set_link(number, rstp::Link::up(1000));
+        let number = plain.add_port(at(0), stp::PortSettings::new(port, [2, 0, 0, 0, 1, 2])).unwrap();
+        plain.set_link(number, true, 1000);
+    }
+    // Port 1 of both are neighbours; nobody is behind ports 2.
+    let mut frames = Vec::new();
+    for seconds in 0..60 {
+        let now = at(1000 * seconds);
+        let (mut from_rapid, mut from_plain) = (rstp::Output::default(), stp::Output::default());
+        rapid.run(now, &mut from_rapid);
+        plain.run(now, &mut from_plain);
+        for (port, frame) in from_rapid.frames {
+            if port == 1 {
+                plain.receive(now, 1, &frame);
+            }
+            frames.push(frame.to_vec());
+        }
+        for (port, frame) in from_plain.frames {
+            if port == 1 {
+                rapid.receive(1, &frame);
+            }
+            frames.push(frame.to_vec());
+        }
+    }
+    let lines = dissect(&frames, &["eth.dst", "stp.protocol", "stp.version", "stp.type", "stp.root.hw"]);
+    assert!(lines.iter().all(|line| line[..2] == ["01:80:c2:00:00:00", "0x0000"]), "{lines:?}");
+    // Configuration, notifications and RST, all of them.
+    for kind in [["0", "0x00"], ["0", "0x80"], ["2", "0x02"]] {
+        assert!(lines.iter().any(|line| line[2..4] == kind), "no BPDU of type {kind:?}: {lines:?}");
+    }
+    assert_eq!(lines.iter().rfind(|line| line[3] == "0x00").unwrap()[4], "02:00:00:00:00:01");
 }

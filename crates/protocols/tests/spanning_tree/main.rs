@@ -1,0 +1,7 @@
+//! Spanning trees in simulated networks, with both protocols.
+
+mod network;
+mod plain;
+mod random;
+mod rapid;
+mod topologies;
