@@ -6,6 +6,7 @@ use openflow::{EthAddr, OfPort, PortConfig, PortDesc, PortFeatures, PortState};
 use packet::Time;
 use ports::Port;
 
+use crate::model::path_check::PathCheckConfig;
 use crate::model::tunnels::TunnelPort;
 use crate::model::vlan::PortVlan;
 
@@ -24,6 +25,8 @@ pub struct PortSpec {
     pub logical: Option<String>,
     /// What of LACP is configured for the interface: options that begin with `lacp-`.
     pub lacp: std::collections::BTreeMap<String, String>,
+    /// How the path behind the interface is checked.
+    pub path_checks: PathCheckConfig,
     /// VLANs.
     pub vlan: PortVlan,
     /// Initial OpenFlow configuration.
@@ -39,6 +42,7 @@ impl PortSpec {
             request: None,
             logical: None,
             lacp: Default::default(),
+            path_checks: PathCheckConfig::default(),
             vlan: PortVlan::default(),
             config: PortConfig::empty(),
         }
@@ -107,13 +111,13 @@ pub struct PortInfo {
     pub device: Option<Arc<dyn Port>>,
 }
 
-/// The OpenFlow description of a device.
-pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &Device) -> PortDesc {
+/// The OpenFlow description of a port.
+pub(crate) fn describe(state: &crate::model::forwarding::PortState) -> PortDesc {
     let mut desc = PortDesc {
-        port,
+        port: state.port,
         hw_addr: EthAddr::default(),
-        name: name.to_owned(),
-        config,
+        name: state.name.clone(),
+        config: state.config,
         state: PortState::empty(),
         current: PortFeatures::empty(),
         advertised: PortFeatures::empty(),
@@ -122,7 +126,7 @@ pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &De
         current_speed: 0,
         max_speed: 0,
     };
-    match device {
+    match &state.device {
         Device::Patch { mac, .. } => {
             desc.hw_addr = EthAddr(*mac);
             desc.state = PortState::LIVE;
@@ -143,7 +147,7 @@ pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &De
             desc.max_speed = features.max_speed_mbps.saturating_mul(1000);
         }
     }
-    desc.state.set(PortState::LIVE, !desc.state.contains(PortState::LINK_DOWN));
+    desc.state.set(PortState::LIVE, !desc.state.contains(PortState::LINK_DOWN) && !state.path_checks.down);
     desc
 }
 
