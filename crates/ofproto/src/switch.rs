@@ -33,7 +33,6 @@ use crate::connection::event_memory::EventMemory;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mac_batch::MacBatch;
-use crate::model::port::describe;
 use crate::model::shadow::Shadow;
 use crate::model::tunnels::Located;
 use crate::model::underlay::Underlay;
@@ -505,7 +504,7 @@ impl Switch {
     }
 
     pub(crate) fn port_status(&self, bridge: BridgeId, reason: PortReason, port: &PortState) {
-        let status = PortStatus { reason, desc: describe(port) };
+        let status = PortStatus { reason, desc: port.describe() };
         for subscriber in self.subscribers(bridge) {
             subscriber.port_status(&status, false);
         }

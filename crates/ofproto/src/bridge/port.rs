@@ -15,7 +15,7 @@ use super::Bridge;
 use crate::error::Error;
 use crate::events::SubscriptionId;
 use crate::model::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
-use crate::model::port::{Device, PortInfo, PortSpec, describe};
+use crate::model::port::{Device, PortInfo, PortSpec};
 use crate::model::vlan::PortVlan;
 
 impl Bridge {
@@ -296,7 +296,7 @@ impl Bridge {
 
     /// Descriptions of a port, or of all for ANY, by number; none of a port that is not there.
     pub fn port_descs(&self, port: OfPort) -> Vec<PortDesc> {
-        self.each_port(port, |_, _, state| describe(state))
+        self.each_port(port, |_, _, state| state.describe())
     }
 
     /// Counters of a port, or of all for ANY, by number; none of a port that is not there.

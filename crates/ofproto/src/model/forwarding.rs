@@ -34,7 +34,7 @@ use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::path_check::PathChecks;
-use crate::model::port::Device;
+use crate::model::port::{self, Device};
 use crate::model::port_numbers::PortNumbers;
 use crate::model::sampling::Sampling;
 use crate::model::tunnels::Tunnels;
@@ -368,6 +368,11 @@ impl PortState {
             Device::Tunnel(tunnel) => tunnel.config.packet_type != PacketType::LegacyL2,
             Device::Datapath(_) => false,
         }
+    }
+
+    /// The OpenFlow description.
+    pub fn describe(&self) -> PortDesc {
+        port::describe(self.port, &self.name, self.config, &self.device, !self.path_checks.down)
     }
 
     /// Whether what is sent here can arrive: the port is enabled, has a carrier, and no path check has found its path down.

@@ -111,13 +111,13 @@ pub struct PortInfo {
     pub device: Option<Arc<dyn Port>>,
 }
 
-/// The OpenFlow description of a port.
-pub(crate) fn describe(state: &crate::model::forwarding::PortState) -> PortDesc {
+/// The OpenFlow description of a device. `path_up`: no path check has found the path behind it down.
+pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &Device, path_up: bool) -> PortDesc {
     let mut desc = PortDesc {
-        port: state.port,
+        port,
         hw_addr: EthAddr::default(),
-        name: state.name.clone(),
-        config: state.config,
+        name: name.to_owned(),
+        config,
         state: PortState::empty(),
         current: PortFeatures::empty(),
         advertised: PortFeatures::empty(),
@@ -126,7 +126,7 @@ pub(crate) fn describe(state: &crate::model::forwarding::PortState) -> PortDesc 
         current_speed: 0,
         max_speed: 0,
     };
-    match &state.device {
+    match device {
         Device::Patch { mac, .. } => {
             desc.hw_addr = EthAddr(*mac);
             desc.state = PortState::LIVE;
@@ -147,7 +147,7 @@ pub(crate) fn describe(state: &crate::model::forwarding::PortState) -> PortDesc 
             desc.max_speed = features.max_speed_mbps.saturating_mul(1000);
         }
     }
-    desc.state.set(PortState::LIVE, !desc.state.contains(PortState::LINK_DOWN) && !state.path_checks.down);
+    desc.state.set(PortState::LIVE, !desc.state.contains(PortState::LINK_DOWN) && path_up);
     desc
 }
 
