@@ -309,11 +309,14 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 4] = [
+    const READERS: [&str; 7] = [
         include_str!("read.rs"),
+        include_str!("bond.rs"),
         include_str!("mod.rs"),
         include_str!("export.rs"),
         include_str!("../../../../ports/src/dpdk/settings.rs"),
+        include_str!("../../../../protocols/src/lacp/options.rs"),
+        include_str!("../../../../protocols/src/cfm/settings.rs"),
     ];
 
     #[test]
