@@ -35,7 +35,8 @@ class Far:
     def __init__(self, net, address, links=2):
         self.host = net.host()
         self.links = [(self.host.port, "eth0")]
-        self.host.run("ip", "link", "add", "lan", "type", "bridge")
+        # With an address of its own: otherwise it is that of a device, and changes with it.
+        self.host.run("ip", "link", "add", "lan", "address", "02:00:00:00:00:01", "type", "bridge")
         for number in range(1, links):
             port = f"{net.tag}f{next(Far.counter)}"
             run("ip", "link", "add", port, "type", "veth", "peer", "name", f"eth{number}", "netns", self.host.ns)

@@ -49,7 +49,7 @@ pub const FEATURES: &[Feature] = &[
     feature(CHECK_LENGTH, "Check pkt length action", Flag(true)),
     feature("ct_timeout", "Conntrack timeout policy", Flag(true)),
     feature("explicit_drop_action", "Explicit Drop action", Flag(false)),
-    feature("lb_output_action", "Optimized Balance TCP mode", Flag(false)),
+    feature("lb_output_action", "Optimized Balance TCP mode", Flag(true)),
     feature("ct_zero_snat", "Conntrack all-zero IP SNAT", Flag(true)),
     feature(ADD_MPLS, "MPLS Label add", Flag(true)),
     feature("max_vlan_headers", "Max VLAN headers", Number(2)),

@@ -9,7 +9,7 @@ use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
 use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
-use datapath::{Action, Config, Datapath, FlowSpec, HashAlgorithm, PortNo, Rewrite};
+use datapath::{Action, Bucket, Config, Datapath, FlowSpec, HashAlgorithm, PortNo, Rewrite};
 use packet::buffer::RawPacket;
 use packet::flow::extract::{VlanLimit, extract};
 use packet::wire::{build, tcp};
@@ -313,6 +313,8 @@ pub enum Rules {
     Metered,
     /// All packets, by protocol and a prefix of the destination.
     Prefix,
+    /// The same, and each is sent by the member of a bond that its connection selects.
+    Bond,
     /// The input port only, and packets get a VLAN tag.
     Push,
     /// The input port only, and packets are sent to another address.
@@ -517,7 +519,7 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
                     mask.add(field, bits);
                 }
             }
-            Rules::Prefix => prefix(&mut key, &mut mask),
+            Rules::Prefix | Rules::Bond => prefix(&mut key, &mut mask),
             Rules::Before(Before::PopMpls, _) => {
                 key.set(Field::DlType, 0x8847);
                 mask.set_exact(Field::DlType);
@@ -592,7 +594,16 @@ pub fn datapath(rules: Rules, flows: usize, clock: Arc<dyn Clock>, passes: usize
     let dp = Datapath::new(config, clock);
     let source = dp.add_port(Arc::new(Loop { name: "source", flows, frames: rules.frames() })).expect("the port");
     let sink = dp.add_port(Arc::new(Loop { name: "sink", flows: 0, frames: Frames::Plain })).expect("the port");
-    for spec in specs(rules, flows, source, sink) {
+    let mut specs = specs(rules, flows, source, sink);
+    if rules == Rules::Bond {
+        let other = dp.add_port(Arc::new(Loop { name: "other", flows: 0, frames: Frames::Plain })).expect("the port");
+        let bond = dp.bonds().add().expect("the first bond");
+        (0..=u8::MAX).for_each(|bucket| bond.set_member(bucket, Some(if bucket % 2 == 0 { sink } else { other })));
+        specs
+            .iter_mut()
+            .for_each(|spec| spec.actions = vec![Action::Bond { bond: bond.clone(), bucket: Bucket::ByHash }]);
+    }
+    for spec in specs {
         dp.install(spec).expect("below the limits");
     }
     for _ in 0..passes * flows.max(1024) / BATCH_SIZE {

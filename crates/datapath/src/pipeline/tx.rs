@@ -240,6 +240,21 @@ impl Outputs {
     /// Queues a packet for the member of a bond that it goes by, if the number is a bond's.
     #[inline(never)]
     fn push_to_bond(&mut self, number: PortNo, packet: Packet, in_port: PortNo, now: Time) {
+        self.push_to_member(number, packet, in_port, now);
+    }
+
+    /// Queues packets for the members of a bond, if the number is a bond's, and for a port otherwise.
+    #[inline(never)]
+    fn push_all_to_bond(&mut self, to: PortNo, packets: impl Iterator<Item = Packet>, in_port: PortNo, now: Time) {
+        if self.port(to).is_some() {
+            packets.for_each(|packet| self.push(to, packet, in_port, now));
+        } else {
+            packets.for_each(|packet| self.push_to_member(to, packet, in_port, now));
+        }
+    }
+
+    #[inline(always)]
+    fn push_to_member(&mut self, number: PortNo, packet: Packet, in_port: PortNo, now: Time) {
         match self.bonds.select(number, packet.data(), self.worker) {
             // A port that is removed may still be in a bucket.
             Selected::Member(port) if self.port(port).is_some() => self.push(port, packet, in_port, now),
@@ -253,7 +268,7 @@ impl Outputs {
     pub fn push_all(&mut self, port: PortNo, packets: impl Iterator<Item = Packet>, in_port: PortNo, now: Time) {
         let up = self.port(port).is_some_and(|port| port.is_up());
         let Some(Some(output)) = self.ports.get_mut(port.0 as usize).filter(|_| up) else {
-            return packets.for_each(|packet| self.push(port, packet, in_port, now));
+            return self.push_all_to_bond(port, packets, in_port, now);
         };
         let max_frame = output.port.max_frame();
         let waited = !output.batch.is_empty();

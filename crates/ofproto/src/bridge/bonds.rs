@@ -129,11 +129,11 @@ impl Bridge {
         })?
     }
 
-    /// `dpif-netdev/bond-show`: which port of the datapath each bucket is sent by.
+    /// `dpif-netdev/bond-show`: which port of the datapath each bucket is sent by, of the bonds that are to be the datapath's.
     pub fn show_bond_tables(&self) -> String {
         let mut text = String::new();
         self.read(|bridge| {
-            for bond in bridge.bonds.values().filter_map(Bond::table) {
+            for bond in bridge.bonds.values().filter(|bond| bond.settings().lb_output).filter_map(Bond::table) {
                 let _ = writeln!(text, "Bond-id {} :", bond.id());
                 for bucket in 0..=u8::MAX {
                     let _ = match bond.member(bucket) {

@@ -1,7 +1,8 @@
 //! Keeps bonds in step with the carriers of their members, and tells neighbours of failovers.
 //!
-//! [`Switch::run_bonds`] does what is due of all bonds. It is called by whoever has seen a carrier change, before anybody is told of
-//! that, and by a thread that waits for delays. Workers send by the members that are left when it returns; what flows of members that
+//! [`Switch::run_bonds`] looks at all ports and does what is due of all bonds. It is called by whoever has seen a carrier change or has
+//! changed a port, before anybody is told of that. [`Switch::run_due_bonds`] does what is due and looks at ports only where one has come or gone; a thread that
+//! waits for delays and for LACP calls it. Workers send by the members that are left when it returns; what flows of members that
 //! have become active or inactive do is in force after the next revalidation.
 //!
 //! After a failover the switches at the other end still send by the member that was lost. So for each address that the bridge knows
@@ -31,7 +32,7 @@ const REQUEST_REVERSE: u16 = 3;
 impl Switch {
     /// Does what is due of bonds, because something has happened to their members.
     pub fn run_bonds(&self) {
-        let next = self.run_due_bonds();
+        let next = self.run_bonds_after(true);
         if next.is_some() || !self.announcements.lock().is_empty() {
             // The thread that waits for delays may have to wait for less.
             self.notify_bonds();
@@ -55,6 +56,11 @@ impl Switch {
 
     /// Does what is due of bonds. Returns when it is to be done again, unless something happens before; `None`: not before.
     pub fn run_due_bonds(&self) -> Option<Time> {
+        self.run_bonds_after(false)
+    }
+
+    /// Does what is due; `ports_changed`: what bonds and sessions know of ports may be out of date.
+    fn run_bonds_after(&self, ports_changed: bool) -> Option<Time> {
         let has_some =
             self.forwarding.read().bridges.values().any(|bridge| !bridge.bonds.is_empty() || !bridge.lacp.is_empty());
         if !has_some && self.lacp.lock().is_empty() {
@@ -63,9 +69,15 @@ impl Switch {
         let now = self.clock.now();
         let (mut stale, mut way, mut announced, mut next) = (Vec::new(), false, Vec::new(), None);
         let mut forwarding = self.forwarding.write();
-        forwarding.bridges.values_mut().for_each(BridgeState::tell_bonds);
-        let frames = self.lacp.lock().run(&mut forwarding.bridges, now);
-        next = next.into_iter().chain(self.lacp.lock().next_wakeup()).min();
+        let mut lacp = self.lacp.lock();
+        if ports_changed || lacp.in_step != forwarding.changed {
+            lacp.in_step = forwarding.changed;
+            forwarding.bridges.values_mut().for_each(BridgeState::tell_bonds);
+            lacp.follow(&mut forwarding.bridges, now);
+        }
+        let frames = lacp.run(&mut forwarding.bridges, now);
+        next = next.into_iter().chain(lacp.next_wakeup()).min();
+        drop(lacp);
         for (id, bridge) in &mut forwarding.bridges {
             for bond in bridge.bonds.values_mut() {
                 let changes = bond.run(now);

@@ -11,7 +11,7 @@ use protocols::options::OptionError;
 use protocols::registry::Registry;
 
 use crate::model::bond::{LacpConfig, LacpStatus};
-use crate::model::forwarding::{BridgeId, BridgeState};
+use crate::model::forwarding::{BridgeId, BridgeState, PortState};
 
 /// A session's port: of which bridge, and called what.
 pub(crate) type PortName = (BridgeId, String);
@@ -20,8 +20,11 @@ pub(crate) type PortName = (BridgeId, String);
 #[derive(Default)]
 pub(crate) struct LacpSessions {
     numbers: BTreeMap<PortName, u32>,
+    names: BTreeMap<u32, PortName>,
     sessions: Registry<u32, Aggregator>,
     next: u32,
+    /// The generation of the bridges' ports that was followed last.
+    pub in_step: u64,
 }
 
 /// A frame to be sent by a port of a bridge.
@@ -62,27 +65,38 @@ impl LacpSessions {
         of_bridge.filter_map(|((_, port), number)| Some((&**port, self.sessions.get(*number)?)))
     }
 
-    /// Brings the sessions in step with the ports, does what is due, and tells the bonds. Returns the frames to be sent.
-    pub fn run(&mut self, bridges: &mut BTreeMap<BridgeId, BridgeState>, now: Time) -> Vec<LacpFrame> {
+    /// Brings the sessions in step with the bridges' ports. Linear in the ports of bridges where LACP is spoken.
+    pub fn follow(&mut self, bridges: &mut BTreeMap<BridgeId, BridgeState>, now: Time) {
         let exists =
             |(bridge, port): &PortName| bridges.get(bridge).is_some_and(|bridge| bridge.lacp.contains_key(port));
         let gone: Vec<PortName> = self.numbers.keys().filter(|name| !exists(name)).cloned().collect();
         for name in gone {
             self.remove(&name, bridges);
         }
-        let mut frames = Vec::new();
-        for (id, bridge) in bridges {
-            let names: Vec<String> = bridge.lacp.keys().cloned().collect();
-            for name in names {
-                self.follow(*id, bridge, &name, now);
-                self.run_port(*id, bridge, &name, now, &mut frames);
+        for (id, bridge) in bridges.iter().filter(|(_, bridge)| !bridge.lacp.is_empty()) {
+            let mut members: BTreeMap<&str, Vec<&PortState>> = BTreeMap::new();
+            for state in bridge.ports.values() {
+                members.entry(&state.logical).or_default().push(state);
+            }
+            for (name, config) in &bridge.lacp {
+                let Some(settings) = lacp_settings(name, config, bridge.mac()).0 else { continue };
+                let members = members.get(&**name).map_or(&[][..], Vec::as_slice);
+                self.follow_port((*id, name.clone()), settings, members, now);
             }
         }
-        frames
+        // A bond may be new to a session that has nothing to do.
+        for (number, session) in self.sessions.iter() {
+            if let Some((id, name)) = self.names.get(&number)
+                && let Some(bridge) = bridges.get_mut(id)
+            {
+                tell(session, bridge, name);
+            }
+        }
     }
 
     fn remove(&mut self, name: &PortName, bridges: &mut BTreeMap<BridgeId, BridgeState>) {
         if let Some(number) = self.numbers.remove(name) {
+            self.names.remove(&number);
             self.sessions.remove(number);
         }
         let bridge = bridges.get_mut(&name.0);
@@ -92,15 +106,13 @@ impl LacpSessions {
     }
 
     /// Tells the session of a port of its settings, members and carriers.
-    fn follow(&mut self, id: BridgeId, bridge: &BridgeState, name: &str, now: Time) {
-        let Some(config) = bridge.lacp.get(name) else { return };
-        let Some(settings) = lacp_settings(name, config, bridge.mac()).0 else { return };
-        let number = *self.numbers.entry((id, name.to_owned())).or_insert_with(|| {
+    fn follow_port(&mut self, name: PortName, settings: Settings, members: &[&PortState], now: Time) {
+        let number = *self.numbers.entry(name).or_insert_with_key(|name| {
             self.next += 1;
+            self.names.insert(self.next, name.clone());
             self.sessions.insert(self.next, Aggregator::new(settings.clone()));
             self.next
         });
-        let members: Vec<_> = bridge.ports.values().filter(|state| state.logical == name).collect();
         self.sessions.update(number, |session| {
             session.configure(settings);
             let gone: Vec<MemberId> =
@@ -114,17 +126,28 @@ impl LacpSessions {
         });
     }
 
-    /// Runs the session of a port, and tells its bond.
-    fn run_port(&mut self, id: BridgeId, bridge: &mut BridgeState, name: &str, now: Time, frames: &mut Vec<LacpFrame>) {
-        let Some(&number) = self.numbers.get(&(id, name.to_owned())) else { return };
-        let outcome = self.sessions.update(number, |session| session.run(now));
-        let outcome = outcome.unwrap_or_default();
-        frames.extend(outcome.frames.into_iter().map(|(member, frame)| (id, OfPort(member.0), frame.to_vec())));
-        let (Some(session), Some(bond)) = (self.sessions.get(number), bridge.bonds.get_mut(name)) else { return };
-        bond.set_lacp(if session.negotiated() { LacpStatus::Negotiated } else { LacpStatus::Configured });
-        let members: Vec<OfPort> = bond.members().map(|(port, _)| port).collect();
-        for port in members {
-            bond.set_may_enable(port, session.may_enable(MemberId(port.0)));
-        }
+    /// Runs the sessions that are due, and tells their bonds and ports. Returns the frames to be sent.
+    pub fn run(&mut self, bridges: &mut BTreeMap<BridgeId, BridgeState>, now: Time) -> Vec<LacpFrame> {
+        let mut frames = Vec::new();
+        let names = &self.names;
+        self.sessions.run(now, |number, session| {
+            let outcome = session.run(now);
+            let Some((id, name)) = names.get(&number) else { return };
+            frames.extend(outcome.frames.into_iter().map(|(member, frame)| (*id, OfPort(member.0), frame.to_vec())));
+            if let Some(bridge) = bridges.get_mut(id) {
+                tell(session, bridge, name);
+            }
+        });
+        frames
+    }
+}
+
+/// Tells the bond of a session what it says.
+fn tell(session: &Aggregator, bridge: &mut BridgeState, name: &str) {
+    let Some(bond) = bridge.bonds.get_mut(name) else { return };
+    bond.set_lacp(if session.negotiated() { LacpStatus::Negotiated } else { LacpStatus::Configured });
+    let members: Vec<OfPort> = bond.members().map(|(port, _)| port).collect();
+    for port in members {
+        bond.set_may_enable(port, session.may_enable(MemberId(port.0)));
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ofproto::Switch;
 
@@ -17,7 +17,7 @@ use super::engine::Engine;
 
 /// The longest wait, and so the longest that it takes to notice that a test has warped the clock.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
-/// The shortest wait where nothing has happened, also between bursts of announcements.
+/// The shortest time from one look to the next, also between bursts of announcements.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// The thread. Dropping it ends it.
@@ -33,12 +33,15 @@ impl BondThread {
         let (switch, clock, stopped) = (engine.switch.clone(), engine.clock.clone(), stop.clone());
         let thread = std::thread::Builder::new().name("bonds".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
+                let began = Instant::now();
                 switch.apply_path_checks();
                 let next = switch.run_due_bonds();
                 let more = switch.send_announcements();
                 let wait = next.map_or(LONGEST_WAIT, |next| next.since(clock.now()));
                 let longest = if more { SHORTEST_WAIT } else { LONGEST_WAIT };
                 switch.wait_for_bonds(wait.clamp(SHORTEST_WAIT, longest));
+                // Whatever a peer sends, bonds are looked at so often and no more: that takes the tables' lock.
+                std::thread::sleep(SHORTEST_WAIT.saturating_sub(began.elapsed()));
             }
         });
         Ok(BondThread { stop, thread: Some(thread.map_err(Error::Thread)?) })

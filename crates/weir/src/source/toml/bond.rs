@@ -19,7 +19,7 @@ pub fn read(s: &mut Section) -> BondSettings {
         hash_basis: s.integer("bond-hash-basis", 0..=u32::MAX.into(), "a number").map_or(0, |basis| basis as u32),
         rebalance_interval: s.millis("bond-rebalance-interval-ms", 0..=3_600_000).unwrap_or(default.rebalance_interval),
         all_members_active: s.bool("all-members-active").unwrap_or(false),
-        lb_output: mode == BondMode::BalanceTcp,
+        lb_output: true,
         lacp_fallback_ab: s.bool("lacp-fallback-ab").unwrap_or(false),
     }
 }

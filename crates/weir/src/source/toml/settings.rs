@@ -215,6 +215,12 @@ pub const TABLES: &[Table] = &[
             "ingress-filter" TEXT "" "Rules for the frames that it receives.";
             "ingress-ebpf" FILE "" "An object file with an XDP program, which sees the frames that the rules let pass.";
             "ingress-ebpf-program" TEXT "" "Which of its programs.";
+            "ingress-policing-rate" "0 to 4294967295" "0" "Most kb/s that it receives; 0: no limit.";
+            "ingress-policing-burst" "0 to 4294967295" "0" "Most kb that come at once, where there is a rate; 0: 8000.";
+            "ingress-policing-kpkts-rate" "0 to 4294967295" "0" "Most thousands of packets in a second that it receives; 0: no limit.";
+            "ingress-policing-kpkts-burst" "0 to 4294967295" "0" "Most thousands of packets that come at once, where there is a rate; 0: 16.";
+            "egress-policer-cir" "1 to 72057594037927936" "" "Most bytes in a second that it is sent, without Ethernet headers; without, no limit.";
+            "egress-policer-cbs" "1 to 72057594037927936" "" "Most such bytes at once. It has to be there with egress-policer-cir.";
             "ingress-offload" BOOL "true" "Whether an AF_XDP port may drop in its own XDP program what the rules drop.";
             "lacp-port-id" "1 to 65535" "" "What the interface is called by LACP; without, its OpenFlow number.";
             "lacp-port-priority" "1 to 65535" "" "Its priority by LACP; without, 65535.";
