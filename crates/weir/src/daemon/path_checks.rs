@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ofproto::Switch;
 
@@ -15,7 +15,7 @@ use super::engine::Engine;
 
 /// The longest wait, and so the longest that it takes to notice that a test has warped the clock.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
-/// The shortest wait where nothing has happened.
+/// The shortest time from one look to the next.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// The thread. Dropping it ends it.
@@ -31,9 +31,12 @@ impl PathCheckThread {
         let (switch, clock, stopped) = (engine.switch.clone(), engine.clock.clone(), stop.clone());
         let thread = std::thread::Builder::new().name("path-checks".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
+                let began = Instant::now();
                 let next = switch.run_due_path_checks();
                 let wait = next.map_or(LONGEST_WAIT, |next| next.since(clock.now()));
                 switch.wait_for_path_checks(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT));
+                // Whatever peers send, sessions are looked at so often and no more.
+                std::thread::sleep(SHORTEST_WAIT.saturating_sub(began.elapsed()));
             }
         });
         Ok(PathCheckThread { stop, thread: Some(thread.map_err(Error::Thread)?) })
