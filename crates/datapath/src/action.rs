@@ -198,6 +198,20 @@ pub enum Punt {
         /// That of the port.
         port: u32,
     },
+    /// A control packet of BFD, for a port that speaks BFD.
+    Bfd {
+        /// The upper layer's number of the bridge that it has come in to.
+        bridge: u32,
+        /// That of the port.
+        port: u32,
+    },
+    /// A frame of CFM, for a port that speaks CFM.
+    Cfm {
+        /// The upper layer's number of the bridge that it has come in to.
+        bridge: u32,
+        /// That of the port.
+        port: u32,
+    },
     /// A sample for sFlow.
     Sflow(SflowPunt),
     /// A sample for IPFIX.

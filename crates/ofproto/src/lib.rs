@@ -66,6 +66,7 @@ pub use model::bond::{BondMode, BondSettings, LacpConfig};
 pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TABLES};
 pub use model::hidden::{InBand, Remote};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};
+pub use model::path_check::PathCheckConfig;
 pub use model::port::{Device, PortInfo, PortSpec};
 pub use model::tunnels::TunnelPort;
 pub use model::vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};

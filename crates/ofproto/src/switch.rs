@@ -8,13 +8,14 @@
 //! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 5. a bridge's MAC table;
-//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `announcements`, `bonds_due`, `lacp`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
+//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `announcements`, `bonds_due`, `lacp`, `path_sessions`, `path_checks_due`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
 //!
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -32,7 +33,6 @@ use crate::connection::event_memory::EventMemory;
 use crate::events::{Subscriber, SubscriptionId};
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PortState};
 use crate::model::mac_batch::MacBatch;
-use crate::model::port::describe;
 use crate::model::shadow::Shadow;
 use crate::model::tunnels::Located;
 use crate::model::underlay::Underlay;
@@ -43,6 +43,7 @@ use crate::slowpath::drop_sites::{DropSite, DropSites, TableDrop};
 use crate::slowpath::lacp_sessions::LacpSessions;
 use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::neighbour_waits::NeighbourWaits;
+use crate::slowpath::path_sessions::PathSessions;
 use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::requests::FlowRequests;
@@ -119,6 +120,11 @@ pub struct Switch {
     pub(crate) announcements: Mutex<Announcements>,
     /// The ports by which LACP is spoken.
     pub(crate) lacp: Mutex<LacpSessions>,
+    /// The ports whose paths are checked by BFD or CFM.
+    pub(crate) path_sessions: Mutex<PathSessions>,
+    /// Whether something has happened to these.
+    pub(crate) path_checks_due: Mutex<bool>,
+    pub(crate) path_checks_due_changed: Condvar,
     /// Whether there is something to wait for of bonds.
     pub(crate) bonds_due: Mutex<bool>,
     pub(crate) bonds_due_changed: Condvar,
@@ -186,6 +192,9 @@ impl Switch {
             underlay,
             announcements: Mutex::default(),
             lacp: Mutex::default(),
+            path_sessions: Mutex::new(PathSessions::new(RandomState::new().hash_one(()))),
+            path_checks_due: Mutex::new(false),
+            path_checks_due_changed: Condvar::new(),
             bonds_due: Mutex::new(false),
             bonds_due_changed: Condvar::new(),
             neighbour_waits: NeighbourWaits::default(),
@@ -495,7 +504,7 @@ impl Switch {
     }
 
     pub(crate) fn port_status(&self, bridge: BridgeId, reason: PortReason, port: &PortState) {
-        let status = PortStatus { reason, desc: describe(port.port, &port.name, port.config, &port.device) };
+        let status = PortStatus { reason, desc: port.describe() };
         for subscriber in self.subscribers(bridge) {
             subscriber.port_status(&status, false);
         }

@@ -208,6 +208,7 @@ fn patch_ports_join_bridges() {
         request: Some(OfPort(9)),
         logical: None,
         lacp: Default::default(),
+        path_checks: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

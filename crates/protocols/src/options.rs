@@ -27,6 +27,13 @@ pub struct OptionError {
     pub used: String,
 }
 
+impl OptionError {
+    /// What is wrong, without what counts instead.
+    pub fn mistake(&self) -> String {
+        format!("\"{}\" is not {}", self.value, self.wanted)
+    }
+}
+
 /// Reads options, and gathers what was wrong.
 #[derive(Debug)]
 pub struct Reader<'a> {

@@ -11,6 +11,7 @@
 //! | `groups` | Group-mods, group descriptions and statistics |
 //! | `in_band` | What is reached through the bridge itself, and the flows for it |
 //! | `meters` | Meter-mods, meter configurations and statistics |
+//! | `path_checks` | BFD and CFM of ports: configured, shown |
 //! | `port` | Ports: added, removed, changed, described |
 //! | `queues` | Queues of ports |
 //! | `registry` | The bridges of a switch: added, removed, found |
@@ -29,6 +30,7 @@ pub(crate) mod flows;
 mod groups;
 mod in_band;
 pub(crate) mod meters;
+mod path_checks;
 mod port;
 mod queues;
 mod registry;

@@ -15,7 +15,7 @@ use super::Bridge;
 use crate::error::Error;
 use crate::events::SubscriptionId;
 use crate::model::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
-use crate::model::port::{Device, PortInfo, PortSpec, describe};
+use crate::model::port::{Device, PortInfo, PortSpec};
 use crate::model::vlan::PortVlan;
 
 impl Bridge {
@@ -68,18 +68,33 @@ impl Bridge {
             return Err(Error::NoSuchBridge(self.name.to_string()));
         };
         let created = self.switch.clock.now();
-        let PortSpec { name, device, vlan, config, logical, lacp, .. } = spec;
+        let PortSpec { name, device, vlan, config, logical, lacp, path_checks, .. } = spec;
+        let path_checks = super::path_checks::path_checks(&name, path_checks);
         let logical = logical.unwrap_or_else(|| name.clone());
         let patch = match &device {
             Device::Tunnel(tunnel) => tunnel.counters.clone(),
             _ => Arc::<PatchCounters>::default(),
         };
         let (queue_dscp, told) = (BTreeMap::new(), None);
-        let state =
-            PortState { port, name, logical, device, dp_port, config, vlan, lacp, queue_dscp, created, told, patch };
+        let state = PortState {
+            port,
+            name,
+            logical,
+            device,
+            dp_port,
+            config,
+            vlan,
+            lacp,
+            path_checks,
+            queue_dscp,
+            created,
+            told,
+            patch,
+        };
         bridge.ports.insert(port, state);
         bridge.tell_bonds();
         drop(forwarding);
+        self.switch.follow_path_checks(self.id, port);
         self.switch.run_bonds();
         Ok(())
     }
@@ -159,6 +174,7 @@ impl Bridge {
         }
         let carriers = forwarding.tunnels.take_unused();
         drop(forwarding);
+        states.iter().for_each(|state| self.switch.follow_path_checks(self.id, state.port));
         self.switch.run_bonds();
         let dp_ports: Vec<_> = states.iter().filter_map(|state| state.dp_port).chain(carriers).collect();
         if let Some(datapath) = self.switch.datapath.get().filter(|_| !dp_ports.is_empty()) {
@@ -186,6 +202,7 @@ impl Bridge {
         let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
         // The new one cannot be there beside the old: the two have one name.
         let old = self.with_port(port, |state| state.dp_port.take())?;
+        self.switch.follow_path_checks(self.id, port);
         self.switch.run_bonds();
         if let Some(old) = old {
             self.switch.forwarding.write().by_dp_port.remove(&old);
@@ -206,6 +223,7 @@ impl Bridge {
             datapath.remove_port(new)?;
             return entered;
         }
+        self.switch.follow_path_checks(self.id, port);
         self.switch.run_bonds();
         self.port_changed(port, PortReason::Modify);
         Ok(())
@@ -233,7 +251,9 @@ impl Bridge {
             if let Device::Patch { .. } = state.device {
                 state.device = Device::Patch { peer, mac };
             }
-        })
+        })?;
+        self.switch.follow_path_checks(self.id, port);
+        Ok(())
     }
 
     /// Changes the DSCP that IP packets have which are sent to queues of a port.
@@ -276,8 +296,7 @@ impl Bridge {
 
     /// Descriptions of a port, or of all for ANY, by number; none of a port that is not there.
     pub fn port_descs(&self, port: OfPort) -> Vec<PortDesc> {
-        let describe = |state: &PortState| describe(state.port, &state.name, state.config, &state.device);
-        self.each_port(port, |_, _, state| describe(state))
+        self.each_port(port, |_, _, state| state.describe())
     }
 
     /// Counters of a port, or of all for ANY, by number; none of a port that is not there.
@@ -356,6 +375,8 @@ impl Bridge {
     /// Tells the subscribers that a port is new or has changed: its link state, for instance, which
     /// whoever watches the device notices.
     pub fn port_changed(&self, port: OfPort, reason: PortReason) {
+        // Frames of path checks have the device's address.
+        self.switch.follow_path_checks(self.id, port);
         self.tell_port(port, reason, None);
     }
 

@@ -33,7 +33,8 @@ use crate::model::hidden::{HiddenFlows, InBand};
 use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
-use crate::model::port::Device;
+use crate::model::path_check::PathChecks;
+use crate::model::port::{self, Device};
 use crate::model::port_numbers::PortNumbers;
 use crate::model::sampling::Sampling;
 use crate::model::tunnels::Tunnels;
@@ -281,7 +282,8 @@ impl BridgeState {
         for state in self.ports.values() {
             if let Some(bond) = self.bonds.get_mut(&state.logical) {
                 let (name, mac) = (state.name.clone(), state.device.mac());
-                bond.set_member(state.port, MemberInfo { name, mac, dp_port: state.dp_port, carrier: state.is_live() });
+                let (carrier, path_up) = (state.has_carrier(), !state.path_checks.down);
+                bond.set_member(state.port, MemberInfo { name, mac, dp_port: state.dp_port, carrier, path_up });
             }
         }
     }
@@ -347,6 +349,8 @@ pub(crate) struct PortState {
     pub vlan: PortVlan,
     /// What of LACP is configured for the interface.
     pub lacp: BTreeMap<String, String>,
+    /// How the path behind it is checked, and whether it is up.
+    pub path_checks: PathChecks,
     /// What takes the place of the DSCP of packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
     pub created: Time,
@@ -366,8 +370,18 @@ impl PortState {
         }
     }
 
-    /// Whether what is sent here can arrive: the port is enabled and has a carrier.
+    /// The OpenFlow description.
+    pub fn describe(&self) -> PortDesc {
+        port::describe(self.port, &self.name, self.config, &self.device, !self.path_checks.down)
+    }
+
+    /// Whether what is sent here can arrive: the port is enabled, has a carrier, and no path check has found its path down.
     pub fn is_live(&self) -> bool {
+        self.has_carrier() && !self.path_checks.down
+    }
+
+    /// Whether the port is enabled and has a carrier.
+    pub fn has_carrier(&self) -> bool {
         match &self.device {
             Device::Patch { .. } => true,
             Device::Tunnel(tunnel) => tunnel.is_enabled(),

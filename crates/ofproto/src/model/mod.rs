@@ -5,6 +5,7 @@
 //! | `forwarding` | All that a translation reads, behind one lock |
 //! | [`config`] | The configuration of a bridge |
 //! | `port` | Ports: how they are declared, shown and described |
+//! | `path_check` | BFD and CFM of a port, as translation reads them |
 //! | `port_numbers` | Which numbers ports get |
 //! | `ranks` | Which port has most addresses |
 //! | [`bond`] | Bonds: logical ports of several members |
@@ -36,6 +37,7 @@ pub mod mac;
 pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
+pub(crate) mod path_check;
 pub(crate) mod port;
 pub(crate) mod port_numbers;
 mod ranks;

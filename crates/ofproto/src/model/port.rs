@@ -6,6 +6,7 @@ use openflow::{EthAddr, OfPort, PortConfig, PortDesc, PortFeatures, PortState};
 use packet::Time;
 use ports::Port;
 
+use crate::model::path_check::PathCheckConfig;
 use crate::model::tunnels::TunnelPort;
 use crate::model::vlan::PortVlan;
 
@@ -24,6 +25,8 @@ pub struct PortSpec {
     pub logical: Option<String>,
     /// What of LACP is configured for the interface: options that begin with `lacp-`.
     pub lacp: std::collections::BTreeMap<String, String>,
+    /// How the path behind the interface is checked.
+    pub path_checks: PathCheckConfig,
     /// VLANs.
     pub vlan: PortVlan,
     /// Initial OpenFlow configuration.
@@ -39,6 +42,7 @@ impl PortSpec {
             request: None,
             logical: None,
             lacp: Default::default(),
+            path_checks: PathCheckConfig::default(),
             vlan: PortVlan::default(),
             config: PortConfig::empty(),
         }
@@ -107,8 +111,8 @@ pub struct PortInfo {
     pub device: Option<Arc<dyn Port>>,
 }
 
-/// The OpenFlow description of a device.
-pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &Device) -> PortDesc {
+/// The OpenFlow description of a device. `path_up`: no path check has found the path behind it down.
+pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &Device, path_up: bool) -> PortDesc {
     let mut desc = PortDesc {
         port,
         hw_addr: EthAddr::default(),
@@ -143,7 +147,7 @@ pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &De
             desc.max_speed = features.max_speed_mbps.saturating_mul(1000);
         }
     }
-    desc.state.set(PortState::LIVE, !desc.state.contains(PortState::LINK_DOWN));
+    desc.state.set(PortState::LIVE, !desc.state.contains(PortState::LINK_DOWN) && path_up);
     desc
 }
 

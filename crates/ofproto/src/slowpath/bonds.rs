@@ -12,8 +12,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use datapath::Action as DpAction;
+use datapath::{Action as DpAction, PortNo};
 use openflow::{Action, OfPort};
+use packet::flow::tun_flags;
 use packet::wire::{build, ethertype};
 use packet::{Key, Packet, Time};
 
@@ -140,17 +141,32 @@ impl Switch {
 
     /// Sends a frame by a port, whatever the tables say.
     pub(crate) fn send_by(&self, bridge: BridgeId, port: OfPort, frame: &[u8]) {
-        let packet = Packet::from_slice(frame);
-        let mut key = Key::new();
-        packet::flow::extract(packet.data(), &mut key, self.settings().vlan_limit);
         let dp_port = {
             let forwarding = self.forwarding.read();
             forwarding.bridges.get(&bridge).and_then(|bridge| bridge.ports.get(&port)).and_then(|state| state.dp_port)
         };
+        self.send_frame((bridge, port), dp_port, frame, false);
+    }
+
+    /// As [`send_by`](Switch::send_by), for who knows the port's number in the datapath: `None` for a tunnel or a patch port. Of a tunnel
+    /// whose header has an OAM bit, that bit may be set.
+    pub(crate) fn send_frame(
+        &self,
+        (bridge, port): (BridgeId, OfPort),
+        dp_port: Option<PortNo>,
+        frame: &[u8],
+        oam: bool,
+    ) {
+        let packet = Packet::from_slice(frame);
+        let mut key = Key::new();
+        packet::flow::extract(packet.data(), &mut key, self.settings().vlan_limit);
         match (dp_port, self.datapath.get()) {
             (Some(dp_port), Some(datapath)) => datapath.execute(packet, &key, &[DpAction::Output(dp_port)]),
             _ => {
-                // By a patch port, it is received at the other end.
+                // By a patch port, it is received at the other end; before a tunnel, it gets its headers.
+                if oam {
+                    key.tunnel_mut().tun_flags = tun_flags::OAM.into();
+                }
                 key.common_mut().in_port = OfPort::ANY.0.into();
                 let actions = [Action::Output { port, max_len: 0 }];
                 self.execute(packet, &Input { packet_out: Some(&actions), ..self.input(&key, bridge, None) });

@@ -139,7 +139,7 @@ impl LacpSessions {
             for state in members {
                 let ofport = state.port.to_u16().unwrap_or(u16::MAX);
                 let settings = MemberSettings::from_row(&state.name, state.device.mac(), ofport, &state.lacp).0;
-                session.set_member(now, MemberId(state.port.0), settings, state.is_live());
+                session.set_member(now, MemberId(state.port.0), settings, state.has_carrier());
             }
         });
     }

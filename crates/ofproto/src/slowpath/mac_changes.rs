@@ -161,6 +161,7 @@ mod tests {
             request: Some(OfPort(9)),
             logical: None,
             lacp: Default::default(),
+            path_checks: Default::default(),
             vlan: PortVlan::default(),
             config: Default::default(),
         };

@@ -27,6 +27,8 @@
 //! | `intern` | Numbers for values that travel through the datapath |
 //! | `neighbour_waits` | The packets that wait for neighbours below tunnels |
 //! | `neighbours` | Packets that wait for the addresses of neighbours below tunnels, and frames that tell these |
+//! | `path_checks` | BFD and CFM: frames that come and go, and paths that come up or go down |
+//! | `path_sessions` | The sessions of BFD and CFM |
 //! | `paused` | Pipelines that wait for a controller |
 
 pub(crate) mod announcements;
@@ -46,6 +48,10 @@ mod mac_changes;
 pub(crate) mod mac_dependents;
 pub(crate) mod neighbour_waits;
 mod neighbours;
+#[cfg(test)]
+mod path_check_tests;
+mod path_checks;
+pub(crate) mod path_sessions;
 pub(crate) mod paused;
 pub(crate) mod record;
 pub(crate) mod record_table;

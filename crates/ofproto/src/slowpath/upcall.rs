@@ -105,6 +105,8 @@ impl Upcall for Switch {
             Punt::Sflow(punt) => self.sample_sflow(packet, key, punt),
             Punt::Ipfix(punt) => self.sample_ipfix(packet, key, punt),
             &Punt::Lacp { bridge, port } => self.receive_lacp(BridgeId(bridge), OfPort(port), packet.data()),
+            &Punt::Bfd { bridge, port } => self.receive_bfd((BridgeId(bridge), OfPort(port)), packet.data()),
+            &Punt::Cfm { bridge, port } => self.receive_cfm((BridgeId(bridge), OfPort(port)), packet.data()),
             &Punt::Neighbour { bridge } => self.listen(packet, BridgeId(bridge), now),
         }
     }

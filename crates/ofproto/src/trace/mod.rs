@@ -19,6 +19,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use datapath::{Action as DpAction, Punt};
 use openflow::{Action, OfPort};
 use packet::flow::text::PortNames;
 use packet::{Key, Packet};
@@ -71,6 +72,9 @@ pub struct Trace {
     /// Every such packet is translated anew, in the slow path.
     #[serde(default)]
     pub slow: bool,
+    /// The protocol whose session takes every such packet, in the slow path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_by: Option<String>,
     /// The packet as it comes back from connection tracking, each time, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resumed: Vec<Resumed>,
@@ -156,9 +160,21 @@ fn one(
         datapath_actions,
         error: out.error,
         slow: out.slow,
+        taken_by: out.actions.iter().find_map(taken_by).map(str::to_owned),
         resumed: Vec::new(),
     };
     Some((trace, Outcome { forks: sink.forks, holds: out.holds }))
+}
+
+/// The protocol whose frames an action gives to the switch itself.
+fn taken_by(action: &DpAction) -> Option<&'static str> {
+    let DpAction::Punt(punt) = action else { return None };
+    match **punt {
+        Punt::Bfd { .. } => Some("BFD"),
+        Punt::Cfm { .. } => Some("CFM"),
+        Punt::Lacp { .. } => Some("LACP"),
+        _ => None,
+    }
 }
 
 impl Trace {
@@ -172,9 +188,10 @@ impl Trace {
         out += &format!("\n{} {last}\n", heading("Final flow:"));
         out += &format!("{} {}\n", heading("Megaflow:"), self.megaflow);
         out += &format!("{} {}", heading("Datapath actions:"), self.datapath_actions);
-        if self.slow {
-            out += "\nThis flow is handled by the userspace slow path because it:\n\
-                    \x20 - Uses action(s) not supported by datapath.\n";
+        let uses_actions = self.slow.then(|| "Uses action(s) not supported by datapath".to_owned());
+        let is_of_protocol = self.taken_by.as_ref().map(|protocol| format!("Consists of {protocol} packets"));
+        if let Some(why) = is_of_protocol.or(uses_actions) {
+            out += &format!("\nThis flow is handled by the userspace slow path because it:\n  - {why}.\n");
         } else if let Some(error) = &self.error {
             out += &format!("\nTranslation failed ({error}), packet is dropped.\n");
         }

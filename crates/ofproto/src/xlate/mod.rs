@@ -30,6 +30,7 @@
 //! | `copies` | Parts of the packet that were copied to registers |
 //! | `ct` | Connection tracking |
 //! | `packet_type` | Packet types |
+//! | `protocol` | Frames of protocols that the switch itself takes part in |
 //! | `sample` | Samples for collectors, and what NetFlow is told |
 //! | `headers` | VLAN tags and MPLS labels of a key |
 //! | `tun_fields` | Fields for options of tunnels |
@@ -69,6 +70,7 @@ mod mirror;
 mod normal;
 mod output;
 mod packet_type;
+mod protocol;
 mod sample;
 #[cfg(test)]
 mod sample_tests;
@@ -434,12 +436,12 @@ impl<'a> Ctx<'a, '_> {
             self.end_pipeline();
         } else if port.is_none_or(|port| self.may_receive(port)) {
             self.sample_received();
-            if port.is_some_and(|port| self.is_taken_by_lacp(port)) {
-                return self.leave();
-            }
             if let Some(port) = port.filter(|port| matches!(port.device, Device::Tunnel(_)))
                 && !self.receive_from_tunnel(port)
             {
+                return self.leave();
+            }
+            if port.is_some_and(|port| self.is_taken_by_protocol(port)) {
                 return self.leave();
             }
             self.mirror_received();

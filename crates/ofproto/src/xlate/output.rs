@@ -230,7 +230,7 @@ impl<'a> Ctx<'a, '_> {
     /// Begins the pipeline of a packet that has crossed a patch.
     pub(super) fn enter_bridge(&mut self, port: &PortState) {
         self.clear_conntrack();
-        if self.may_receive(port) && self.is_taken_by_lacp(port) {
+        if self.may_receive(port) && self.is_taken_by_protocol(port) {
             return;
         }
         if self.may_receive(port) {

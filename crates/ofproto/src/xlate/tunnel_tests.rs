@@ -90,6 +90,7 @@ impl Host {
             request: Some(OfPort(number)),
             logical: None,
             lacp: Default::default(),
+            path_checks: Default::default(),
             vlan: Default::default(),
             config: openflow::PortConfig::empty(),
         };
@@ -297,6 +298,7 @@ fn a_tunnel_in_itself_ends() {
         request: None,
         logical: None,
         lacp: Default::default(),
+        path_checks: Default::default(),
         vlan: Default::default(),
         config: openflow::PortConfig::empty(),
     };

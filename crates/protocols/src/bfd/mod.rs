@@ -12,7 +12,7 @@
 //!
 //! A [`Session`] is kept in a [`Registry`](crate::registry::Registry). Its owner
 //!
-//! 1. gives it each frame that [`Session::accepts`] says is the session's;
+//! 1. gives it each frame that [`Settings::accepts`] says is the session's;
 //! 2. after that, and when [`next_wakeup`](crate::registry::Session::next_wakeup) has come, calls [`Session::run`] with
 //!    the packets that the interface has received so far, sends its frame, and tells what has changed;
 //! 3. calls [`Session::account_rx`] when data came by the interface, where

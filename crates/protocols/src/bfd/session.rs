@@ -6,7 +6,7 @@ use packet::wire;
 use weir_time::Time;
 
 use super::control::{Addresses, Control, Diagnostic, Flags, Frame, State, TTL};
-use super::settings::{DEFAULT_SRC_IP, Settings};
+use super::settings::Settings;
 use crate::ethernet::Mac;
 use crate::random::Random;
 use crate::registry;
@@ -228,15 +228,6 @@ impl Session {
     /// bfd.LocalDiscr.
     pub fn discriminator(&self) -> u32 {
         self.discriminator
-    }
-
-    /// Whether a frame with these addresses, for UDP port 3784, is the session's; others are forwarded. `tunnel_key`
-    /// is that of the tunnel that the frame came by, 0 without one.
-    pub fn accepts(&self, addresses: &Addresses, tunnel_key: u64) -> bool {
-        let settings = &self.settings;
-        settings.remote_dst_mac.is_none_or(|mac| mac == addresses.eth.0)
-            && (settings.src_ip == DEFAULT_SRC_IP || settings.src_ip == addresses.ip.1)
-            && (!settings.check_tnl_key || tunnel_key == 0)
     }
 
     /// Takes a frame that is the session's (6.8.6).

@@ -15,6 +15,24 @@ pub const DEFAULT_DST_IP: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 0);
 /// Longest interval that fits into a packet, in milliseconds.
 const LONGEST: u64 = u32::MAX as u64 / 1000;
 
+/// The options of column `bfd`.
+pub const KEYS: &[&str] = &[
+    "enable",
+    "min_rx",
+    "min_tx",
+    "mult",
+    "decay_min_rx",
+    "forwarding_if_rx",
+    "cpath_down",
+    "check_tnl_key",
+    "oam",
+    "bfd_local_src_mac",
+    "bfd_local_dst_mac",
+    "bfd_remote_dst_mac",
+    "bfd_src_ip",
+    "bfd_dst_ip",
+];
+
 /// What of a session is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -83,6 +101,19 @@ impl Settings {
             dst_ip,
         };
         (Some(settings), reader.errors)
+    }
+
+    /// Whether a frame for UDP port 3784 over IPv4 is the session's, by its destination addresses; others are forwarded. `tunnel_key`
+    /// is that of the tunnel that the frame came by, 0 without one.
+    pub fn accepts(&self, eth_dst: Mac, ip_dst: Ipv4Addr, tunnel_key: u64) -> bool {
+        self.remote_dst_mac.is_none_or(|mac| mac == eth_dst)
+            && (!self.checks_ip_dst() || self.src_ip == ip_dst)
+            && (!self.check_tnl_key || tunnel_key == 0)
+    }
+
+    /// Whether packets for other addresses than the session's own are not taken.
+    pub fn checks_ip_dst(&self) -> bool {
+        self.src_ip != DEFAULT_SRC_IP
     }
 }
 

@@ -313,17 +313,11 @@ fn which_frames_are_a_sessions_is_configured() {
     let options = [("bfd_src_ip", "10.0.0.1"), ("bfd_remote_dst_mac", "2:2:2:2:2:2"), ("check_tnl_key", "true")];
     let strict = session(0, &options, 1);
     let lax = session(1, &[], 1);
-    let mine = Addresses {
-        eth: ([2; 6], [4; 6]),
-        ip: ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap()),
-        port: 1,
-        ttl: 255,
-    };
-    let to_other_mac = Addresses { eth: ([3; 6], [4; 6]), ..mine };
-    let to_other_ip = Addresses { ip: (mine.ip.1, mine.ip.0), ..mine };
-    assert!(strict.accepts(&mine, 0) && !strict.accepts(&mine, 1));
-    assert!(!strict.accepts(&to_other_mac, 0) && !strict.accepts(&to_other_ip, 0));
-    assert!(lax.accepts(&to_other_mac, 1) && lax.accepts(&to_other_ip, 1));
+    let accepts =
+        |session: &Session, mac: [u8; 6], ip: &str, key| session.settings().accepts(mac, ip.parse().unwrap(), key);
+    assert!(accepts(&strict, [2; 6], "10.0.0.1", 0) && !accepts(&strict, [2; 6], "10.0.0.1", 1));
+    assert!(!accepts(&strict, [3; 6], "10.0.0.1", 0) && !accepts(&strict, [2; 6], "10.0.0.2", 0));
+    assert!(accepts(&lax, [3; 6], "10.0.0.1", 1) && accepts(&lax, [2; 6], "10.0.0.2", 1));
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //!
 //! A [`MaintenancePoint`] is a session of a [`Registry`](crate::registry::Registry). Its owner
 //!
-//! 1. gives it each frame that [`MaintenancePoint::accepts`] says is its own;
+//! 1. gives it each frame that [`Settings::accepts`] says is its own;
 //! 2. when [`next_wakeup`](crate::registry::Session::next_wakeup) has come, calls [`MaintenancePoint::run`] with the
 //!    packets that the interface has received so far, sends its frame, and tells what has changed.
 //!

@@ -7,7 +7,7 @@ use std::time::Duration;
 use packet::wire;
 use weir_time::Time;
 
-use super::ccm::{Ccm, GROUP, GROUP_EXTENDED, MAID};
+use super::ccm::{Ccm, MAID};
 use super::settings::{Settings, Vlan};
 use crate::ethernet::Mac;
 use crate::random::Random;
@@ -181,16 +181,6 @@ impl MaintenancePoint {
         &self.name
     }
 
-    /// Whether a frame of type [`super::ccm::ETHERTYPE`] for this address is the point's; others are forwarded.
-    /// `tunnel_key` is that of the tunnel that the frame came by, 0 without one.
-    pub fn accepts(&self, dst: Mac, tunnel_key: u64) -> bool {
-        dst == self.group() && (!self.settings.check_tnl_key || tunnel_key == 0)
-    }
-
-    fn group(&self) -> Mac {
-        if self.settings.extended { GROUP_EXTENDED } else { GROUP }
-    }
-
     /// Takes a frame that is the point's.
     pub fn receive(&mut self, now: Time, frame: &[u8]) -> Result<Received, ReceiveError> {
         let ccm = Ccm::new_checked(frame)?;
@@ -297,7 +287,7 @@ impl MaintenancePoint {
             Vlan::Id(vid) => vid,
             Vlan::Random => 1 + self.random.below(4094) as u16,
         };
-        ccm.emit(self.group(), self.mac, u16::from(settings.pcp) << 13 | vid)
+        ccm.emit(self.settings.group(), self.mac, u16::from(settings.pcp) << 13 | vid)
     }
 
     /// `cfm/set-fault`: says whether there is a fault, or (`None`) leaves it to the protocol.

@@ -3,12 +3,17 @@
 
 use std::time::Duration;
 
+use super::ccm::{GROUP, GROUP_EXTENDED};
+use crate::ethernet::Mac;
 use crate::options::{OptionError, Options, Reader};
 
 /// Intervals that 802.1ag has, in milliseconds, by their codes from 1 on (table 21-16). That of code 1 is 10/3 ms.
 const INTERVALS: [u32; 7] = [3, 10, 100, 1_000, 10_000, 60_000, 600_000];
 /// The highest identifier of 802.1ag.
 const MAX_MPID: u64 = 8191;
+
+/// The options of column `other_config`.
+pub const KEYS: &[&str] = &["cfm_interval", "cfm_extended", "cfm_demand", "cfm_opstate", "cfm_ccm_vlan", "cfm_ccm_pcp"];
 
 /// The VLAN tag of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +97,17 @@ impl Settings {
             return (0, self.interval_ms.min(u16::MAX.into()));
         }
         (at as u8 + 1, INTERVALS[at])
+    }
+
+    /// Whether a frame of type [`super::ccm::ETHERTYPE`] for this address is the point's; others are forwarded.
+    /// `tunnel_key` is that of the tunnel that the frame came by, 0 without one.
+    pub fn accepts(&self, dst: Mac, tunnel_key: u64) -> bool {
+        dst == self.group() && (!self.check_tnl_key || tunnel_key == 0)
+    }
+
+    /// The address that messages are for.
+    pub(super) fn group(&self) -> Mac {
+        if self.extended { GROUP_EXTENDED } else { GROUP }
     }
 
     /// Whether data that come count for messages.

@@ -267,7 +267,7 @@ fn what_messages_show_is_a_fault_for_one_interval() {
     // Of another kind: no message, no fault.
     let mut point = point(at(0), 1, &[]);
     assert!(point.receive(at(1), &[0; 60]).is_err());
-    assert!(point.accepts(GROUP, 5) && !point.accepts(GROUP_EXTENDED, 0));
+    assert!(point.settings().accepts(GROUP, 5) && !point.settings().accepts(GROUP_EXTENDED, 0));
 }
 
 #[test]

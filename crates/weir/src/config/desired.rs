@@ -403,6 +403,19 @@ pub struct Interface {
     pub ingress_program: Option<IngressProgram>,
     /// Its options that begin with `lacp-`.
     pub lacp: BTreeMap<String, String>,
+    /// The options of BFD on it (`bfd`).
+    pub bfd: BTreeMap<String, String>,
+    /// Its maintenance point.
+    pub cfm: Cfm,
+}
+
+/// A maintenance point of CFM, as the database has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cfm {
+    /// Its identifier (`cfm_mpid`); `None`: there is no maintenance point.
+    pub mpid: Option<i64>,
+    /// The options of the interface that begin with `cfm_`.
+    pub options: BTreeMap<String, String>,
 }
 
 /// An XDP program of an ingress filter.

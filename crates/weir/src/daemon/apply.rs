@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapath::PortNo;
-use ofproto::{BridgeConfig, Device, LacpConfig, PortSpec, PortVlan, TunnelPort};
+use ofproto::{BridgeConfig, Device, LacpConfig, PathCheckConfig, PortSpec, PortVlan, TunnelPort};
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::registry;
@@ -388,6 +388,7 @@ impl LiveSwitch {
             request: self.wanted_number(bridge, name, interface, had),
             logical: Some(port_name.to_owned()),
             lacp: interface.lacp.clone(),
+            path_checks: path_checks(interface),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
@@ -507,6 +508,7 @@ impl LiveSwitch {
         let info = info.ok_or_else(|| format!("{name}: no such port"))?;
         bridge.set_queue_dscp(info.port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         bridge.set_member_lacp(info.port, interface.lacp.clone());
+        bridge.set_path_checks(info.port, path_checks(interface));
         if interface.kind == "patch" {
             return self.set_patch(&bridge, info.port, name, interface);
         }
@@ -633,6 +635,13 @@ fn other_namespace() -> Option<u64> {
     let inode = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/net")).ok().map(|found| found.ino());
     let own = inode("self")?;
     (own != inode("1")?).then_some(own)
+}
+
+/// How the path behind an interface is checked.
+fn path_checks(interface: &Interface) -> PathCheckConfig {
+    let (bfd, cfm) = (interface.bfd.clone(), interface.cfm.options.clone());
+    let key_of_flow = ["key", "in_key"].iter().any(|key| interface.options.get(*key).is_some_and(|key| key == "flow"));
+    PathCheckConfig { bfd, cfm_mpid: interface.cfm.mpid, cfm, key_of_flow }
 }
 
 fn port_vlan(vlans: &Vlans) -> PortVlan {

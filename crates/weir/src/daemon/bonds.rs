@@ -1,5 +1,7 @@
 //! The thread of the bonds: delays of members, LACP, rebalancing, and what neighbours are told after a failover.
 //!
+//! It tells the tables which paths BFD and CFM find up, too, since members of bonds depend on that.
+//!
 //! A carrier that changes is acted upon by whoever sees it ([`super::links`]); what comes later, and the frames of LACP, are this thread's. It
 //! waits for nothing but its time: no worker, no controller, no configuration.
 
@@ -32,6 +34,7 @@ impl BondThread {
         let thread = std::thread::Builder::new().name("bonds".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 let began = Instant::now();
+                switch.apply_path_checks();
                 let next = switch.run_due_bonds();
                 let more = switch.send_announcements();
                 let wait = next.map_or(LONGEST_WAIT, |next| next.since(clock.now()));

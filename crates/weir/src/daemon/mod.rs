@@ -4,6 +4,7 @@
 //! management (main)  control socket, HTTP, OpenFlow, signals, the source: one task for each, none waits for work
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
+//! path-checks        runs the sessions of BFD and CFM
 //! bonds              delays and LACP of bonds, and what neighbours are told
 //! top                finds what has the most traffic, while somebody asks
 //! exporter           sends samples and flow records to collectors
@@ -37,6 +38,7 @@
 //! - `missing`: ports that wait for a device
 //! - `mtu`: the MTU of LOCAL ports
 //! - `openflow`: the OpenFlow sockets
+//! - `path_checks`: the thread that runs BFD and CFM
 //! - `process`: the daemon as a process of the system
 //! - `ranking`: which flows, rules and drops have the most traffic
 //! - `reload`: asks for the configuration to be read again
@@ -89,6 +91,7 @@ mod mtu;
 mod netstate;
 mod offload;
 mod openflow;
+mod path_checks;
 pub mod process;
 mod ranking;
 mod reload;
@@ -106,6 +109,7 @@ use configurator::Configurator;
 use engine::{Engine, Revalidator};
 use exporter::ExporterThread;
 use netstate::NetWatch;
+use path_checks::PathCheckThread;
 use process::{exit, panic};
 use reload::{Asker, Reloader};
 use verifier::VerifierThread;
@@ -258,6 +262,7 @@ impl<S: ConfigSource> Daemon<S> {
             conntrack: Default::default(),
             numbers_had: (!source.pushes()).then(Default::default),
         })?;
+        let _path_checks = PathCheckThread::start(engine)?;
         let _bonds = BondThread::start(engine)?;
         let watch = Watch::start(engine, configurator.jobs())?;
         let _net_watch = NetWatch::start(engine, settings.netstate)?;

@@ -45,6 +45,7 @@ mod tests {
             datapath_actions: "drop".into(),
             error: None,
             slow: false,
+            taken_by: None,
             resumed: Vec::new(),
         };
         let coloured = explained.render(&colour);

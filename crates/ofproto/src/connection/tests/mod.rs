@@ -52,6 +52,7 @@ fn add_port(bridge: &Bridge, name: &str) -> OfPort {
         request: None,
         logical: None,
         lacp: Default::default(),
+        path_checks: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

@@ -1,6 +1,6 @@
 //! Which members of a bond are enabled, and which one is active.
 //!
-//! A member is enabled while it has a carrier and LACP, where it is spoken, lets it. It is so after `bond_updelay`, and ends to be after
+//! A member is enabled while it has a carrier, and LACP, BFD and CFM let it, where they are spoken. It is so after `bond_updelay`, and ends to be after
 //! `bond_downdelay`. The active member is the primary one, or the one that was active last, or the first one that is
 //! enabled. Where none is, the member that will be next does not wait for the rest of its delay.
 
@@ -26,6 +26,8 @@ pub struct BondMember {
     pub carrier: bool,
     /// Whether LACP lets it carry traffic; true where that is not spoken.
     pub may_enable: bool,
+    /// Whether BFD or CFM finds its path up; true where neither checks it.
+    pub path_up: bool,
     /// Whether it carries traffic.
     pub enabled: bool,
     /// When it is enabled or disabled, if its carrier stays as it is.
@@ -39,27 +41,38 @@ pub(crate) struct MemberInfo {
     pub mac: Mac,
     pub dp_port: Option<PortNo>,
     pub carrier: bool,
+    pub path_up: bool,
+}
+
+impl BondMember {
+    /// Whether everything but its delay lets it carry traffic.
+    fn can_be_up(&self) -> bool {
+        self.carrier && self.may_enable && self.path_up
+    }
 }
 
 impl Bond {
     /// Adds a member, or takes note of what has changed of it. A new one with a carrier is enabled at once.
     pub fn set_member(&mut self, port: OfPort, info: MemberInfo) {
-        let MemberInfo { name, mac, dp_port, carrier } = info;
+        let MemberInfo { name, mac, dp_port, carrier, path_up } = info;
         let (spoken, had_table) = (self.lacp != LacpStatus::Off, self.table().is_some());
         match self.members.get_mut(&port) {
             Some(member) => {
                 let is_new_port = member.dp_port != dp_port;
-                (member.name, member.mac, member.dp_port, member.carrier) = (name, mac, dp_port, carrier);
+                (member.name, member.mac, member.dp_port) = (name, mac, dp_port);
+                (member.carrier, member.path_up) = (carrier, path_up);
                 if !is_new_port {
                     return;
                 }
             }
             None => {
                 let (may_enable, delay_expires) = (!spoken, None);
-                let member = BondMember { name, mac, dp_port, carrier, may_enable, enabled: false, delay_expires };
+                let enabled = false;
+                let member = BondMember { name, mac, dp_port, carrier, may_enable, path_up, enabled, delay_expires };
+                let is_up = member.can_be_up();
                 self.members.insert(port, member);
                 self.pending.members = true;
-                if carrier && may_enable {
+                if is_up {
                     self.enable(port, true);
                 }
             }
@@ -118,7 +131,7 @@ impl Bond {
     fn follow_carrier(&mut self, port: OfPort, now: Time) {
         let (updelay, downdelay) = (self.settings.updelay, self.settings.downdelay);
         let Some(member) = self.members.get_mut(&port) else { return };
-        let up = member.carrier && member.may_enable;
+        let up = member.can_be_up();
         let (name, state) = (&member.name, if up { "up" } else { "down" });
         if (up == member.enabled) == member.delay_expires.is_some() {
             tracing::info!(target: "bond", "member {name}: link state {state}");
@@ -214,7 +227,7 @@ impl Bond {
         let last = enabled().find(|(_, member)| member.mac == self.active_mac);
         let best = primary.or(last).or_else(|| enabled().next()).map(|(port, _)| port);
         best.or_else(|| {
-            let waiting = self.members().filter(|(_, member)| member.may_enable && member.carrier);
+            let waiting = self.members().filter(|(_, member)| member.can_be_up());
             let waiting = waiting.filter_map(|(port, member)| Some((member.delay_expires?, port)));
             waiting.min().map(|(_, port)| port)
         })

@@ -16,6 +16,7 @@ fn info(number: u32, carrier: bool) -> MemberInfo {
         mac: [2, 0, 0, 0, 0, number as u8],
         dp_port: Some(PortNo(number)),
         carrier,
+        path_up: true,
     }
 }
 

@@ -10,6 +10,7 @@
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
+//! - `path_checks`: `bfd/...`, `cfm/...`
 //! - `bonds`: `bond/...`
 //! - `explain`: `weir/explain`
 //! - `export`: `export/show`
@@ -94,6 +95,7 @@ pub mod implementations;
 mod ingress;
 pub mod metrics;
 mod neighbours;
+mod path_checks;
 pub mod perf;
 mod pmd;
 mod ports;
@@ -169,6 +171,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     COMMANDS,
     activity::COMMANDS,
     bonds::COMMANDS,
+    path_checks::COMMANDS,
     datapaths::COMMANDS,
     dpctl::COMMANDS,
     conntrack::COMMANDS,

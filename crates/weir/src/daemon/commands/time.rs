@@ -6,9 +6,9 @@ use tokio::sync::oneshot;
 
 use super::Context;
 use crate::daemon::aging;
-use crate::daemon::bonds;
 use crate::daemon::engine::Engine;
 use crate::daemon::exporter;
+use crate::daemon::{bonds, path_checks};
 use crate::unixctl::command::{Outcome, Reply};
 
 /// How long a step waits for packets under way, or for what the step before has made due.
@@ -57,10 +57,15 @@ fn take(engine: &Engine, step: Duration) {
     // Packets that came before the warp are handled at the old time.
     engine.datapath.settle(SETTLE_TIMEOUT);
     clock.warp(step);
+    path_checks::run(&engine.switch);
     bonds::run(&engine.switch);
     aging::forget_neighbours(&engine.switch, engine.timer.now());
     engine.switch.run(engine.timer.now());
     engine.datapath.settle(SETTLE_TIMEOUT);
+    // What packets of the step have made due: answers, and paths that are up or down by them.
+    path_checks::run(&engine.switch);
+    engine.datapath.settle(SETTLE_TIMEOUT);
+    path_checks::run(&engine.switch);
     exporter::run(&engine.switch);
 }
 

@@ -141,6 +141,8 @@ pub const TABLES: &[TableColumns] = &[
     TableColumns {
         name: "Interface",
         read: &[
+            "bfd",
+            "cfm_mpid",
             "ingress_policing_burst",
             "ingress_policing_kpkts_burst",
             "ingress_policing_kpkts_rate",
@@ -155,6 +157,13 @@ pub const TABLES: &[TableColumns] = &[
         ],
         written: &[
             "admin_state",
+            "bfd_status",
+            "cfm_fault",
+            "cfm_fault_status",
+            "cfm_flap_count",
+            "cfm_health",
+            "cfm_remote_mpids",
+            "cfm_remote_opstate",
             "duplex",
             "error",
             "ifindex",
@@ -168,8 +177,14 @@ pub const TABLES: &[TableColumns] = &[
             "statistics",
             "status",
         ],
-        without_effect: &["bfd", "cfm_mpid", "lldp"],
+        without_effect: &["lldp"],
         keys: &[
+            "cfm_ccm_pcp",
+            "cfm_ccm_vlan",
+            "cfm_demand",
+            "cfm_extended",
+            "cfm_interval",
+            "cfm_opstate",
             "ingress-ebpf",
             "ingress-ebpf-program",
             "ingress-filter",
@@ -294,13 +309,14 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 6] = [
+    const READERS: [&str; 7] = [
         include_str!("read.rs"),
         include_str!("bond.rs"),
         include_str!("mod.rs"),
         include_str!("export.rs"),
         include_str!("../../../../ports/src/dpdk/settings.rs"),
         include_str!("../../../../protocols/src/lacp/options.rs"),
+        include_str!("../../../../protocols/src/cfm/settings.rs"),
     ];
 
     #[test]

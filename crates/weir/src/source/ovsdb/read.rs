@@ -19,6 +19,7 @@ use super::export;
 use super::files::Files;
 use super::flow_tables;
 use super::mirror;
+use super::path_checks;
 use super::unsupported;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
@@ -443,6 +444,8 @@ impl DatabaseState {
             }),
             ingress_offload: row.map_string("other_config", "ingress-offload") != Some("false"),
             lacp: bond::lacp_options(row),
+            bfd: path_checks::bfd(row),
+            cfm: path_checks::cfm(row),
         })
     }
 

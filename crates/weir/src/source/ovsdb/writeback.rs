@@ -11,6 +11,7 @@ use ports::{dpdk, registry};
 
 use super::OVS_VERSION;
 use super::conntrack;
+use super::path_checks;
 use super::read::DatabaseState;
 use crate::config::Target;
 use crate::config::desired::format_mac;
@@ -159,6 +160,7 @@ impl Writer<'_> {
         self.update(row, [("ofport", number.into()), ("error", optional(error))]);
         let current = bridge.lacp_current(info.port);
         self.update(row, [("lacp_current", Datum::set(current))]);
+        self.update(row, path_checks::columns(bridge, info.port));
         let Some(device) = &info.device else {
             let mac = bridge.port_descs(info.port).first().map(|desc| desc.hw_addr.0);
             let mac = optional(mac.map(|mac| format_mac(&mac)));
@@ -219,6 +221,7 @@ impl Writer<'_> {
             ("statistics", nothing()),
         ];
         self.update(row, columns);
+        self.update(row, path_checks::no_columns());
     }
 
     /// Whether the state that has been applied wants an interface.

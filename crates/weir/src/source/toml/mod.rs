@@ -21,6 +21,7 @@
 //! itself: it is read again on request.
 //!
 //! - `bond`: bonds and LACP
+//! - `path_checks`: BFD and CFM
 //! - `reader`: typed values out of a document, with the line of each
 //! - [`settings`]: what a file may say, for the manual
 
@@ -51,6 +52,7 @@ use crate::flow_text;
 
 mod bond;
 mod export;
+mod path_checks;
 mod reader;
 pub mod settings;
 use reader::{Document, Item, Section};
@@ -494,6 +496,8 @@ fn read_interface(s: &mut Section) -> Interface {
         ingress_program: read_ingress_program(s),
         ingress_offload: s.bool("ingress-offload").unwrap_or(true),
         lacp: bond::read_member_lacp(s),
+        bfd: path_checks::read_bfd(s),
+        cfm: path_checks::read_cfm(s),
     }
 }
 

@@ -185,6 +185,9 @@ pub const TABLES: &[Table] = &[
             "lacp-port-id" "1 to 65535" "" "What the interface is called by LACP; without, its OpenFlow number.";
             "lacp-port-priority" "1 to 65535" "" "Its priority by LACP; without, 65535.";
             "lacp-aggregation-key" "0 to 65535" "" "The key of its bond by LACP; without, or with 0, made from a port id.";
+            "bfd" "a table" "{}" "BFD on it: options of the column bfd, as in ovs-vswitchd.conf.db(5), such as { enable = true, min_rx = 100 }.";
+            "cfm-mpid" "a number" "" "The identifier of its maintenance point of CFM: 1 to 8191, and any with cfm_extended; without, there is none.";
+            "cfm" "a table" "{}" "Options of CFM: cfm_interval, cfm_extended, cfm_demand, cfm_opstate, cfm_ccm_vlan and cfm_ccm_pcp, as in ovs-vswitchd.conf.db(5).";
             "bond-mode" "\"active-backup\", \"balance-slb\" or \"balance-tcp\"" "\"active-backup\"" "How several interfaces share traffic.";
             "bond-primary" TEXT "" "The interface that is active in \"active-backup\" whenever it can be.";
             "bond-updelay-ms" "0 to 3600000" "0" "How long a carrier has to be there before its interface is used.";
@@ -222,6 +225,9 @@ pub const TABLES: &[Table] = &[
             "lacp-port-id" "1 to 65535" "" "What the interface is called by LACP; without, its OpenFlow number.";
             "lacp-port-priority" "1 to 65535" "" "Its priority by LACP; without, 65535.";
             "lacp-aggregation-key" "0 to 65535" "" "The key of its bond by LACP; without, or with 0, made from a port id.";
+            "bfd" "a table" "{}" "BFD on it: options of the column bfd, as in ovs-vswitchd.conf.db(5), such as { enable = true, min_rx = 100 }.";
+            "cfm-mpid" "a number" "" "The identifier of its maintenance point of CFM: 1 to 8191, and any with cfm_extended; without, there is none.";
+            "cfm" "a table" "{}" "Options of CFM: cfm_interval, cfm_extended, cfm_demand, cfm_opstate, cfm_ccm_vlan and cfm_ccm_pcp, as in ovs-vswitchd.conf.db(5).";
         },
     },
     Table {
