@@ -76,6 +76,8 @@ impl Bridge {
             _ => Arc::<PatchCounters>::default(),
         };
         let (queue_dscp, told) = (BTreeMap::new(), None);
+        // Nothing is known of its partner yet.
+        let lacp_down = bridge.lacp.contains_key(&logical);
         let state = PortState {
             port,
             name,
@@ -85,6 +87,7 @@ impl Bridge {
             config,
             vlan,
             lacp,
+            lacp_down,
             path_checks,
             queue_dscp,
             created,

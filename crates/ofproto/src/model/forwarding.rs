@@ -349,6 +349,8 @@ pub(crate) struct PortState {
     pub vlan: PortVlan,
     /// What of LACP is configured for the interface.
     pub lacp: BTreeMap<String, String>,
+    /// LACP is spoken by the port, and does not let it carry traffic.
+    pub lacp_down: bool,
     /// How the path behind it is checked, and whether it is up.
     pub path_checks: PathChecks,
     /// What takes the place of the DSCP of packets that are sent to a queue, by queue.
@@ -372,12 +374,13 @@ impl PortState {
 
     /// The OpenFlow description.
     pub fn describe(&self) -> PortDesc {
-        port::describe(self.port, &self.name, self.config, &self.device, !self.path_checks.down)
+        port::describe(self.port, &self.name, self.config, &self.device, !self.path_checks.down && !self.lacp_down)
     }
 
-    /// Whether what is sent here can arrive: the port is enabled, has a carrier, and no path check has found its path down.
+    /// Whether what is sent here can arrive: the port is enabled, has a carrier, no path check has found its path down, and LACP, where it
+    /// is spoken, lets the port carry traffic.
     pub fn is_live(&self) -> bool {
-        self.has_carrier() && !self.path_checks.down
+        self.has_carrier() && !self.path_checks.down && !self.lacp_down
     }
 
     /// Whether the port is enabled and has a carrier.

@@ -33,7 +33,7 @@ impl Switch {
     /// Does what is due of bonds, because something has happened to their members.
     pub fn run_bonds(&self) {
         let next = self.run_bonds_after(true);
-        if next.is_some() || !self.announcements.lock().is_empty() {
+        if next.is_some() || !self.lacp.lock().changed.is_empty() || !self.announcements.lock().is_empty() {
             // The thread that waits for delays may have to wait for less.
             self.notify_bonds();
         }

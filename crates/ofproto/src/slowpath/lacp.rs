@@ -4,13 +4,27 @@
 //! look at what has come of it. That thread runs the sessions ([`LacpSessions::run`](super::lacp_sessions::LacpSessions::run)), tells the
 //! bonds which members may be used, and sends frames.
 
-use openflow::OfPort;
+use std::sync::Arc;
+
+use openflow::{OfPort, PortReason};
 use protocols::lacp::ReceiveError;
 
+use crate::bridge::Bridge;
 use crate::model::forwarding::BridgeId;
 use crate::switch::Switch;
 
 impl Switch {
+    /// Tells controllers of the ports that LACP has let carry traffic, or does not any more, and has flows and groups that depend on that looked at.
+    pub fn tell_lacp_changes(self: &Arc<Switch>) {
+        let changed = std::mem::take(&mut self.lacp.lock().changed);
+        for (id, port) in changed {
+            let name = self.forwarding.read().bridges.get(&id).map(|bridge| bridge.config.name.as_str().into());
+            if let Some(name) = name {
+                Bridge::new(self.clone(), id, name).port_changed(port, PortReason::Modify);
+            }
+        }
+    }
+
     /// Takes a frame of a slow protocol that a port has received.
     pub(crate) fn receive_lacp(&self, bridge: BridgeId, port: OfPort, frame: &[u8]) {
         let logical = {

@@ -1,6 +1,6 @@
 //! The state machines of LACP, one for each port that speaks it, in step with the bridges' ports and bonds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use export::sflow::LacpCounters;
 use openflow::OfPort;
@@ -24,6 +24,8 @@ pub(crate) struct LacpSessions {
     names: BTreeMap<u32, PortName>,
     sessions: Registry<u32, Aggregator>,
     next: u32,
+    /// Ports that have become live or have ceased to be, which nobody has been told yet.
+    pub changed: BTreeSet<(BridgeId, OfPort)>,
     /// The generation of the bridges' ports that was followed last.
     pub in_step: u64,
 }
@@ -107,18 +109,23 @@ impl LacpSessions {
             if let Some((id, name)) = self.names.get(&number)
                 && let Some(bridge) = bridges.get_mut(id)
             {
-                tell(session, bridge, name);
+                self.changed.extend(tell(session, bridge, name).into_iter().map(|port| (*id, port)));
             }
         }
     }
 
     fn remove(&mut self, name: &PortName, bridges: &mut BTreeMap<BridgeId, BridgeState>) {
-        if let Some(number) = self.numbers.remove(name) {
-            self.names.remove(&number);
-            self.sessions.remove(number);
+        let Some(number) = self.numbers.remove(name) else { return };
+        self.names.remove(&number);
+        let (Some(session), Some(bridge)) = (self.sessions.remove(number), bridges.get_mut(&name.0)) else { return };
+        for member in session.members() {
+            if let Some(state) = bridge.ports.get_mut(&OfPort(member.0))
+                && std::mem::take(&mut state.lacp_down)
+            {
+                self.changed.insert((name.0, state.port));
+            }
         }
-        let bridge = bridges.get_mut(&name.0);
-        if let Some(bond) = bridge.and_then(|bridge| bridge.bonds.get_mut(&name.1)) {
+        if let Some(bond) = bridge.bonds.get_mut(&name.1) {
             bond.set_lacp(LacpStatus::Off);
         }
     }
@@ -147,25 +154,35 @@ impl LacpSessions {
     /// Runs the sessions that are due, and tells their bonds and ports. Returns the frames to be sent.
     pub fn run(&mut self, bridges: &mut BTreeMap<BridgeId, BridgeState>, now: Time) -> Vec<LacpFrame> {
         let mut frames = Vec::new();
-        let names = &self.names;
+        let (names, changed) = (&self.names, &mut self.changed);
         self.sessions.run(now, |number, session| {
             let outcome = session.run(now);
             let Some((id, name)) = names.get(&number) else { return };
             frames.extend(outcome.frames.into_iter().map(|(member, frame)| (*id, OfPort(member.0), frame.to_vec())));
             if let Some(bridge) = bridges.get_mut(id) {
-                tell(session, bridge, name);
+                changed.extend(tell(session, bridge, name).into_iter().map(|port| (*id, port)));
             }
         });
         frames
     }
 }
 
-/// Tells the bond of a session what it says.
-fn tell(session: &Aggregator, bridge: &mut BridgeState, name: &str) {
-    let Some(bond) = bridge.bonds.get_mut(name) else { return };
-    bond.set_lacp(if session.negotiated() { LacpStatus::Negotiated } else { LacpStatus::Configured });
-    let members: Vec<OfPort> = bond.members().map(|(port, _)| port).collect();
-    for port in members {
-        bond.set_may_enable(port, session.may_enable(MemberId(port.0)));
+/// Tells the bond of a session, and its ports, what it says. Returns the ports that have become live or have ceased to be.
+fn tell(session: &Aggregator, bridge: &mut BridgeState, name: &str) -> Vec<OfPort> {
+    let mut changed = Vec::new();
+    for member in session.members() {
+        let Some(state) = bridge.ports.get_mut(&OfPort(member.0)) else { continue };
+        let down = !session.may_enable(member);
+        if std::mem::replace(&mut state.lacp_down, down) != down {
+            changed.push(state.port);
+        }
     }
+    if let Some(bond) = bridge.bonds.get_mut(name) {
+        bond.set_lacp(if session.negotiated() { LacpStatus::Negotiated } else { LacpStatus::Configured });
+        let members: Vec<OfPort> = bond.members().map(|(port, _)| port).collect();
+        for port in members {
+            bond.set_may_enable(port, session.may_enable(MemberId(port.0)));
+        }
+    }
+    changed
 }

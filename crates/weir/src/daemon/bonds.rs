@@ -36,6 +36,7 @@ impl BondThread {
                 let began = Instant::now();
                 switch.apply_path_checks();
                 let next = switch.run_due_bonds();
+                switch.tell_lacp_changes();
                 let more = switch.send_announcements();
                 let wait = next.map_or(LONGEST_WAIT, |next| next.since(clock.now()));
                 let longest = if more { SHORTEST_WAIT } else { LONGEST_WAIT };
@@ -59,7 +60,8 @@ impl Drop for BondThread {
 }
 
 /// Does all that is due, for tests that warp the clock.
-pub fn run(switch: &Switch) {
+pub fn run(switch: &Arc<Switch>) {
     switch.run_due_bonds();
+    switch.tell_lacp_changes();
     while switch.send_announcements() {}
 }
