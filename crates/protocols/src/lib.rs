@@ -5,6 +5,7 @@
 //! | [`bfd`] | Bidirectional forwarding detection of a hop |
 //! | [`cfm`] | Connectivity fault management: continuity check messages |
 //! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
+//! | [`mcast`] | Multicast snooping: which ports want which groups |
 //! | [`registry`] | Many sessions, and which of them are due |
 //! | [`options`] | Options from the database |
 //! | [`ethernet`] | A frame's addresses, tag and type |
@@ -18,6 +19,7 @@ pub mod bfd;
 pub mod cfm;
 pub mod ethernet;
 pub mod lacp;
+pub mod mcast;
 #[cfg(test)]
 mod network;
 pub mod options;
