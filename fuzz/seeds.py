@@ -256,6 +256,20 @@ def link_protocols():
     frames = (lacp, lacp, marker, b"")
     seed("lacp", "bond", b"\x0b" + b"".join(bytes([n, 9, len(frame)]) + frame for n, frame in enumerate(frames)))
 
+    ipv4 = lambda kind, rest: struct.pack(">BBHHHBBH4s4sBBH", 0x46, 0xC0, 28 + len(rest), 0, 0, 1, 2, 0, b"\x0a\0\0\7", b"\xe0\0\0\x16",
+                                          0x94, 4, 0) + bytes([kind, 0, 0, 0]) + rest
+    reports = (ipv4(0x16, b"\xef\0\1\1"), ipv4(0x11, bytes(4)), ipv4(0x22, b"\0\0\0\1\4\0\0\0\xef\0\1\2"), ipv4(0x17, b"\xef\0\1\1"))
+
+    def with_checksums(packet):
+        """Of the header of IPv4, and of IGMP."""
+        def fill(data, at):
+            total = sum(struct.unpack(f">{len(data) // 2}H", data))
+            return data[:at] + struct.pack(">H", ~(total % 0xFFFF) & 0xFFFF) + data[at + 2:]
+        return fill(packet[:24], 10) + fill(packet[24:], 2)
+
+    reports = [with_checksums(report) for report in reports]
+    seed("mcast", "igmp", b"".join(bytes([n, 5, len(report)]) + report for n, report in enumerate(reports)))
+
     frames = b""
     for number, (state, yours) in enumerate(((0x40, 0), (0x80, 1), (0xC0, 1), (0xE0, 1), (0xD0, 1))):
         control = struct.pack(">BBBBIIIII", 0x20, state, 3, 24, 7, yours, 100000, 100000, 0)

@@ -6,6 +6,7 @@
 //! | [`cfm`] | Connectivity fault management: continuity check messages |
 //! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
 //! | [`stp`], [`rstp`] | Spanning trees: which ports of bridges forward, so that there is no loop |
+//! | [`mcast`] | Multicast snooping: which ports want which groups |
 //! | [`registry`] | Many sessions, and which of them are due |
 //! | [`options`] | Options from the database |
 //! | [`ethernet`] | A frame's addresses, tag and type |
@@ -19,6 +20,7 @@ pub mod bfd;
 pub mod cfm;
 pub mod ethernet;
 pub mod lacp;
+pub mod mcast;
 #[cfg(test)]
 mod network;
 pub mod options;

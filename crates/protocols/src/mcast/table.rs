@@ -1,0 +1,288 @@
+//! Which ports are members of which groups.
+//!
+//! The table is bounded: so many groups, and [`MEMBERS_PER_GROUP`] times as many memberships. Where it is full, room is made by the
+//! port that has most memberships, which loses those that it has renewed least recently. A port that joins without end thus
+//! loses its own, and not those of others.
+//!
+//! Every operation on one membership costs the logarithm of the size of the table; those that make room are paid for by the
+//! ones that took it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use packet::Time;
+
+/// A port, by the number that its bridge has for it.
+pub type Port = u32;
+
+/// How many memberships there may be for each group that there may be.
+const MEMBERS_PER_GROUP: usize = 16;
+
+/// A group in a VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    /// The VLAN; 0 for none.
+    pub vlan: u16,
+    /// The group's address.
+    pub address: IpAddr,
+}
+
+/// A port's membership of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Membership {
+    /// When it was renewed, and the place in the order of renewals; none where it is static.
+    renewed: Option<(Time, u64)>,
+}
+
+/// A membership as it is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The group.
+    pub group: Group,
+    /// The port.
+    pub port: Port,
+    /// When it was renewed; none where it is static.
+    pub renewed: Option<Time>,
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    groups: HashMap<Group, BTreeMap<Port, Membership>>,
+    /// Memberships that expire, in the order in which they were renewed.
+    order: BTreeMap<u64, (Group, Port)>,
+    /// The same by port, and how many each port has.
+    by_port: HashMap<Port, BTreeSet<u64>>,
+    by_count: BTreeSet<(usize, Port)>,
+    renewals: u64,
+}
+
+impl Table {
+    /// The ports that are members of a group; none where it has no members.
+    pub fn members(&self, group: &Group) -> Option<impl Iterator<Item = Port>> {
+        Some(self.groups.get(group)?.keys().copied())
+    }
+
+    /// Makes a port a member, or renews its membership. Whether it is new.
+    pub fn join(&mut self, now: Time, group: Group, port: Port, limit: usize) -> bool {
+        match self.groups.get(&group).and_then(|members| members.get(&port)) {
+            Some(Membership { renewed: None }) => return false,
+            Some(_) => {
+                self.remove(&group, port);
+                self.insert(now, group, port);
+                return false;
+            }
+            None => {}
+        }
+        while self.is_full(&group, limit) {
+            // Static memberships give no room.
+            let Some((_, greatest)) = self.by_count.last().copied() else { return false };
+            let Some(oldest) = self.by_port.get(&greatest).and_then(|renewals| renewals.first()).copied() else {
+                return false;
+            };
+            let Some((group, port)) = self.order.get(&oldest).copied() else { return false };
+            self.remove(&group, port);
+        }
+        self.insert(now, group, port);
+        true
+    }
+
+    /// Makes a port a member until it is removed by [`Table::remove`]. Whether it was none, or one that expires.
+    pub fn join_for_good(&mut self, group: Group, port: Port) -> bool {
+        if self.groups.get(&group).is_some_and(|members| members.get(&port) == Some(&Membership { renewed: None })) {
+            return false;
+        }
+        self.remove(&group, port);
+        self.groups.entry(group).or_default().insert(port, Membership { renewed: None });
+        true
+    }
+
+    /// Ends a membership that is not static; whether there was one.
+    pub fn leave(&mut self, group: &Group, port: Port) -> bool {
+        let member = self.groups.get(group).and_then(|members| members.get(&port));
+        member.is_some_and(|member| member.renewed.is_some()) && self.remove(group, port)
+    }
+
+    /// Ends a membership; whether there was one.
+    pub fn remove(&mut self, group: &Group, port: Port) -> bool {
+        let Some(members) = self.groups.get_mut(group) else { return false };
+        let Some(member) = members.remove(&port) else { return false };
+        if members.is_empty() {
+            self.groups.remove(group);
+        }
+        if let Some((_, renewal)) = member.renewed {
+            self.order.remove(&renewal);
+            self.count(port, |renewals| renewals.remove(&renewal));
+        }
+        true
+    }
+
+    /// Ends those that are older than this; whether there were any.
+    pub fn expire(&mut self, now: Time, ageing_time: Duration) -> bool {
+        let mut expired = false;
+        while let Some((group, port)) =
+            self.oldest().filter(|(at, ..)| *at + ageing_time <= now).map(|(_, g, p)| (g, p))
+        {
+            self.remove(&group, port);
+            expired = true;
+        }
+        expired
+    }
+
+    /// When the next one expires.
+    pub fn next_expiry(&self, ageing_time: Duration) -> Option<Time> {
+        self.oldest().map(|(at, ..)| at + ageing_time)
+    }
+
+    /// Ends all memberships of a port, static ones too; whether there were any.
+    pub fn remove_port(&mut self, port: Port, of: impl Fn(&Group) -> bool) -> bool {
+        let groups: Vec<Group> = self
+            .groups
+            .iter()
+            .filter(|(group, members)| members.contains_key(&port) && of(group))
+            .map(|(group, _)| *group)
+            .collect();
+        for group in &groups {
+            self.remove(group, port);
+        }
+        !groups.is_empty()
+    }
+
+    /// Ends all memberships that are not static; whether there were any.
+    pub fn clear(&mut self) -> bool {
+        let all: Vec<(Group, Port)> = self.order.values().copied().collect();
+        for (group, port) in &all {
+            self.remove(group, *port);
+        }
+        !all.is_empty()
+    }
+
+    /// All memberships: static ones by group, then the others in the order in which they were renewed.
+    pub fn list(&self) -> Vec<Member> {
+        let fixed = self.groups.iter().flat_map(|(group, members)| {
+            let fixed = members.iter().filter(|(_, member)| member.renewed.is_none());
+            fixed.map(move |(port, _)| Member { group: *group, port: *port, renewed: None })
+        });
+        let mut all: Vec<Member> = fixed.collect();
+        all.sort_by_key(|member| (member.group, member.port));
+        all.extend(self.order.values().filter_map(|(group, port)| {
+            let (renewed, _) = self.groups.get(group)?.get(port)?.renewed?;
+            Some(Member { group: *group, port: *port, renewed: Some(renewed) })
+        }));
+        all
+    }
+
+    /// Whether there is no room for one more member of this group.
+    fn is_full(&self, group: &Group, limit: usize) -> bool {
+        let new_group = !self.groups.contains_key(group);
+        (new_group && self.groups.len() >= limit) || self.order.len() >= limit * MEMBERS_PER_GROUP
+    }
+
+    fn oldest(&self) -> Option<(Time, Group, Port)> {
+        let (_, (group, port)) = self.order.first_key_value()?;
+        let (renewed, _) = self.groups.get(group)?.get(port)?.renewed?;
+        Some((renewed, *group, *port))
+    }
+
+    fn insert(&mut self, now: Time, group: Group, port: Port) {
+        self.renewals += 1;
+        let renewal = self.renewals;
+        self.groups.entry(group).or_default().insert(port, Membership { renewed: Some((now, renewal)) });
+        self.order.insert(renewal, (group, port));
+        self.count(port, |renewals| renewals.insert(renewal));
+    }
+
+    /// Changes what a port has, and its place among those that have most.
+    fn count(&mut self, port: Port, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
+        let renewals = self.by_port.entry(port).or_default();
+        let before = renewals.len();
+        change(renewals);
+        let after = renewals.len();
+        self.by_count.remove(&(before, port));
+        if after == 0 {
+            self.by_port.remove(&port);
+        } else {
+            self.by_count.insert((after, port));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn group(number: u32) -> Group {
+        Group { vlan: 0, address: IpAddr::from((0xe100_0000 + number).to_be_bytes()) }
+    }
+
+    /// What one has said of another agrees.
+    fn check(table: &Table) {
+        let mut by_port: BTreeMap<Port, usize> = BTreeMap::new();
+        for (renewal, (group, port)) in &table.order {
+            assert_eq!(table.groups[group][port].renewed.unwrap().1, *renewal);
+            assert!(table.by_port[port].contains(renewal));
+            *by_port.entry(*port).or_default() += 1;
+        }
+        let counts: BTreeSet<(usize, Port)> = by_port.iter().map(|(port, count)| (*count, *port)).collect();
+        assert_eq!(table.by_count, counts);
+        assert_eq!(table.by_port.len(), counts.len());
+        let expiring = table.groups.values().flat_map(BTreeMap::values).filter(|member| member.renewed.is_some());
+        assert_eq!(expiring.count(), table.order.len());
+        assert!(table.groups.values().all(|members| !members.is_empty()));
+    }
+
+    proptest! {
+        #[test]
+        fn sums_and_orders_agree(steps in prop::collection::vec((0u8..8, 0u32..30, 0u32..5), 0..300)) {
+            let mut table = Table::default();
+            for (time, (step, number, port)) in steps.into_iter().enumerate() {
+                let now = Time(time as u64);
+                match step {
+                    0..=3 => { table.join(now, group(number), port, 10); }
+                    4 => { table.leave(&group(number), port); }
+                    5 if number < 3 => { table.join_for_good(group(number), port); }
+                    6 if number == 0 => { table.remove_port(port, |_| true); }
+                    7 => { table.expire(now, Duration::from_nanos(50)); }
+                    _ => {}
+                }
+                check(&table);
+                // Three static groups go beyond the limit at most.
+                assert!(table.groups.len() <= 13 && table.order.len() <= 160);
+            }
+            table.clear();
+            prop_assert_eq!(table.order.len() + table.by_port.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_port_that_joins_without_end_costs_only_itself() {
+        let mut table = Table::default();
+        for port in 1..=4 {
+            for number in 0..20 {
+                table.join(Time(0), group(1000 * port + number), port, 100);
+            }
+        }
+        for number in 0..1_000_000 {
+            table.join(Time(1), group(1_000_000 + number), 9, 100);
+        }
+        for port in 1..=4 {
+            assert_eq!(table.by_port[&port].len(), 20);
+        }
+        assert_eq!((table.by_port[&9].len(), table.groups.len()), (20, 100));
+        check(&table);
+    }
+
+    #[test]
+    fn static_members_stay() {
+        let mut table = Table::default();
+        assert!(table.join_for_good(group(1), 1));
+        assert!(!table.join_for_good(group(1), 1) && !table.join(Time(0), group(1), 1, 10));
+        assert!(!table.leave(&group(1), 1) && !table.clear() && !table.expire(Time(u64::MAX), Duration::ZERO));
+        assert!(table.join(Time(0), group(1), 2, 10) && table.clear());
+        assert_eq!(table.list(), [Member { group: group(1), port: 1, renewed: None }]);
+        assert!(table.remove(&group(1), 1));
+        assert!(table.list().is_empty());
+    }
+}
