@@ -12,7 +12,7 @@ CARGO ?= cargo
 # Seconds for each fuzz target within `make test`.
 FUZZ_SECONDS ?= 10
 # Functional tests at once, each in a network of its own (tests/lib/separate.py): many wait more than they compute.
-PYTEST_PROCESSES ?= 2
+PYTEST_PROCESSES ?= 3
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: all build demo test lint unit fuzz functional nightly bench clean install uninstall

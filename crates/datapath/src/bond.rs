@@ -222,12 +222,12 @@ const MAX_TAGS: usize = 4;
 /// spreads load, as with OVS. It is the same after a restart.
 #[inline(always)]
 pub fn hash(frame: &[u8], basis: u32) -> u32 {
-    let (first, second) = frame.first_chunk().and_then(plain).unwrap_or_else(|| any(frame));
+    let (first, second) = frame.first_chunk().and_then(plain).unwrap_or_else(|| of_any(frame));
     let hash = fold(first ^ SECRETS[0] ^ u64::from(basis), second ^ SECRETS[1]);
     (hash >> 32) as u32 ^ hash as u32
 }
 
-/// What is hashed of most frames: whole packets of TCP and UDP over IPv4, without options. The same as [`any`].
+/// What is hashed of most frames: whole packets of TCP and UDP over IPv4, without options. The same as [`of_any`].
 #[inline(always)]
 fn plain(frame: &[u8; 38]) -> Option<(u64, u64)> {
     let at = |at: usize| Some(u64::from_be_bytes(*frame.get(at..)?.first_chunk()?));
@@ -243,7 +243,7 @@ fn plain(frame: &[u8; 38]) -> Option<(u64, u64)> {
 
 /// What is hashed of any frame.
 #[inline(never)]
-fn any(frame: &[u8]) -> (u64, u64) {
+fn of_any(frame: &[u8]) -> (u64, u64) {
     let mut at = 12;
     for _ in 0..MAX_TAGS {
         if !matches!(word(frame, at), Some(ethertype::VLAN | ethertype::SVLAN)) {
@@ -442,7 +442,7 @@ mod tests {
             frame[23] = protocol;
             let is_plain = frame.first_chunk().and_then(plain);
             prop_assert_eq!(is_plain.is_some(), version == 0x45 && fragment & 0x3fff == 0 && protocol != 1);
-            prop_assert!(is_plain.is_none_or(|plain| plain == super::any(&frame)));
+            prop_assert!(is_plain.is_none_or(|plain| plain == of_any(&frame)));
         }
 
         /// Where the two halves of the frame's fields are known, the hash is the plain formula of them.
