@@ -85,3 +85,60 @@ def test_a_tunnel_loses_no_tag(ovs, limit, tpid, ethertype, tags):  # noqa: F811
     until(lambda: len(frames(captures["out"])) == 3, what="the frame without its service tag")
     assert frames(captures["in"]) == [MACS + tags + BODY]
     assert frames(captures["out"])[-1] == MACS + tags + BODY
+
+
+def test_protected_ports_do_not_reach_each_other(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "a", "b", "open")
+    captures = {name: ovs.dir / f"{name}.pcap" for name in ("a", "b", "open")}
+    for name, path in captures.items():
+        ovs.vsctl("set", "interface", name, f"options:tx_pcap={path}")
+    ovs.vsctl("set", "port", "a", "protected=true", "--", "set", "port", "b", "protected=true")
+    left = lambda: {name: len(frames(path)) for name, path in captures.items()}
+
+    ovs.appctl("netdev-dummy/receive", "a", MACS + BODY)
+    until(lambda: left()["open"] == 1, what="the frame at the port that is not protected")
+    assert left() == {"a": 0, "b": 0, "open": 1}
+    ovs.appctl("netdev-dummy/receive", "open", MACS + BODY)
+    until(lambda: left() == {"a": 1, "b": 1, "open": 1}, what="the frame at both protected ports")
+
+    # Also where a rule says so, and then for a reason.
+    ovs.ofctl("add-flow", "br0", "in_port=a,actions=output:b")
+    ovs.appctl("netdev-dummy/receive", "a", MACS + BODY)
+    until(lambda: "protected_port" in ovs.appctl("weir/drops"), what="the drop")
+    trace = ovs.appctl("ofproto/trace", "br0", "in_port=a")
+    assert "Flow is between protected ports, skipping output." in trace
+    ovs.vsctl("set", "port", "b", "protected=false")
+    until(lambda: "skipping output" not in ovs.appctl("ofproto/trace", "br0", "in_port=a"), what="the change")
+    ovs.appctl("netdev-dummy/receive", "a", MACS + BODY)
+    until(lambda: left()["b"] == 2, what="the frame at a port that is protected no longer")
+
+
+def test_nothing_is_learnt_in_a_vlan_that_is_flooded(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "a", "b", "c")
+    captures = {name: ovs.dir / f"{name}.pcap" for name in ("a", "b", "c")}
+    for name, path in captures.items():
+        ovs.vsctl("set", "port", name, "tag=10", "--", "set", "interface", name, f"options:tx_pcap={path}")
+    left = lambda: [len(frames(captures[name])) for name in "abc"]
+    known = lambda: [line.split()[:2] for line in ovs.appctl("fdb/show", "br0").splitlines()[1:]]
+    ovs.appctl("netdev-dummy/receive", "a", MACS + BODY)
+    until(lambda: left() == [0, 1, 1], what="the flood")
+    ovs.appctl("netdev-dummy/receive", "b", "020000000001" "020000000002" + BODY)
+    until(lambda: left() == [1, 1, 1], what="the answer")
+    assert len(known()) == 2
+
+    ovs.vsctl("set", "bridge", "br0", "flood_vlans=10,20")
+    until(lambda: known() == [], what="the addresses to be forgotten")
+    for _ in range(2):
+        ovs.appctl("netdev-dummy/receive", "a", MACS + BODY)
+    ovs.appctl("netdev-dummy/receive", "b", "020000000001" "020000000002" + BODY)
+    until(lambda: left() == [2, 3, 4], what="the floods")
+    assert known() == []
+    # Another VLAN learns as before.
+    ovs.vsctl("set", "port", "a", "tag=11")
+    ovs.appctl("netdev-dummy/receive", "a", MACS + BODY)
+    until(lambda: known() == [["1", "11"]], what="the address in a VLAN that learns")
+    ovs.vsctl("clear", "bridge", "br0", "flood_vlans", "--", "set", "port", "a", "tag=10")
+    ovs.appctl("netdev-dummy/receive", "a", MACS + BODY)
+    until(lambda: ["1", "10"] in known(), what="the address in the VLAN that learns again")

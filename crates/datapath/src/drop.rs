@@ -85,6 +85,7 @@ reasons! {
         TtlExceeded "ttl_exceeded" "TTL or hop limit is used up.";
         VlanNotAllowed "vlan_not_allowed" "The input port, or every port to send to, does not carry this VLAN.";
         Reflection "reflection" "The packet would go back to where it came from.";
+        ProtectedPort "protected_port" "The port that it comes from and the one that it is for are both protected.";
         BondAdmission "bond_admission" "A member of a bond has received a copy of what another one receives, or what the bond has sent itself.";
         ReservedAddress "reserved_address" "NORMAL does not forward frames to the addresses that bridges keep for themselves.";
         MirrorPort "mirror_port" "The port that it comes from, or is for, is reserved for the output of a mirror.";

@@ -108,12 +108,18 @@ impl Bridge {
     pub fn set_config(&self, config: BridgeConfig) {
         let (name, now) = (self.name.to_string(), self.now());
         let flush = self.change(|bridge, _| {
-            let fail_mode = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config }).fail_mode;
+            let old = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config });
             bridge.set_mirrors();
             // Every flow is looked at for a change of settings.
-            drop(bridge.macs.change(|macs| macs.set_settings(bridge.config.mac)));
+            drop(bridge.macs.change(|macs| {
+                macs.set_settings(bridge.config.mac);
+                // What statistics still tell of packets from before is not to be learnt either.
+                if old.flood_vlans != bridge.config.flood_vlans {
+                    macs.flush(now);
+                }
+            }));
             bridge.update_hidden(now);
-            fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
+            old.fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
         });
         self.configure_tables();
         if flush == Some(true) {

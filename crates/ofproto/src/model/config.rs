@@ -1,6 +1,6 @@
 //! What the configuration says of a bridge, and what its controllers' connections mean for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use openflow::{TableId, Versions};
 
@@ -58,6 +58,8 @@ pub struct BridgeConfig {
     pub mac: MacSettings,
     /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
     pub forward_bpdu: bool,
+    /// VLANs in which no address is learnt, and NORMAL floods every packet.
+    pub flood_vlans: BTreeSet<u16>,
     /// Tables that are not as by default.
     pub tables: BTreeMap<TableId, TableSettings>,
     /// Copies of packets; the first [`MAX_MIRRORS`](crate::model::mirror::MAX_MIRRORS) are in force.
@@ -81,6 +83,7 @@ impl BridgeConfig {
             fail_mode: FailMode::default(),
             mac: MacSettings::default(),
             forward_bpdu: false,
+            flood_vlans: BTreeSet::new(),
             tables: BTreeMap::new(),
             mirrors: Vec::new(),
             protocols: Versions::ALL,

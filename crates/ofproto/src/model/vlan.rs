@@ -86,6 +86,8 @@ pub struct PortVlan {
     pub qinq_ethertype: u16,
     /// Tags with VLAN id zero.
     pub priority_tags: PriorityTags,
+    /// Nothing is sent from one protected port to another.
+    pub protected: bool,
 }
 
 impl Default for PortVlan {
@@ -98,6 +100,7 @@ impl Default for PortVlan {
             cvlans: None,
             qinq_ethertype: 0x88a8,
             priority_tags: PriorityTags::Never,
+            protected: false,
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) mod tests;
 #[cfg(test)]
 mod whatif;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ct::{Connections, Tracked};
@@ -109,6 +109,11 @@ pub struct Reference {
     pub rules: Vec<RefRule>,
     pub ports: BTreeMap<OfPort, PortVlan>,
     pub macs: HashMap<(u16, [u8; 6]), OfPort>,
+    /// The addresses that packets have taught, and whether NORMAL has looked one of them up since.
+    pub taught: HashSet<(u16, [u8; 6])>,
+    pub asks_what_was_taught: bool,
+    /// VLANs without learning.
+    pub flood_vlans: BTreeSet<u16>,
     pub mirrors: Vec<Mirror>,
     pub groups: BTreeMap<GroupId, GroupSpec>,
     pub connections: Connections,
@@ -521,7 +526,9 @@ impl Reference {
     }
 
     fn send(&self, in_flight: &mut PacketInFlight, port: OfPort, sent: &mut Sent) {
-        if self.ports.contains_key(&port) && !in_flight.frame.is_bare {
+        let protected = |port| self.ports.get(&port).is_some_and(|vlan| vlan.protected);
+        let may_send = !protected(port) || !protected(in_flight.in_port);
+        if self.ports.contains_key(&port) && may_send && !in_flight.frame.is_bare {
             sent.push((port, in_flight.frame.bytes.clone()));
             self.mirror_sent(in_flight, port, sent);
         }

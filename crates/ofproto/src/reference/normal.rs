@@ -92,10 +92,12 @@ impl Reference {
             return;
         }
         let vid = vid(&tags);
-        if src[0] & 1 == 0 {
-            self.macs.insert((vid, src), in_flight.in_port);
+        let learns = !self.flood_vlans.contains(&vid);
+        if learns && src[0] & 1 == 0 && self.macs.insert((vid, src), in_flight.in_port) != Some(in_flight.in_port) {
+            self.taught.insert((vid, src));
         }
-        match self.macs.get(&(vid, dst)) {
+        self.asks_what_was_taught |= self.taught.contains(&(vid, dst));
+        match self.macs.get(&(vid, dst)).filter(|_| learns) {
             Some(&port) if port == in_flight.in_port || self.is_mirror_port(port) => {}
             Some(&port) => self.send_tagged(in_flight, port, &tags, sent),
             None => {

@@ -1,6 +1,7 @@
 //! The switch beside the reference: what comes out of both, and what both count, for tables, packets and
 //! changes that are made at random. [`super::properties`] and [`super::fuzz`] say at random by what.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -398,14 +399,17 @@ pub(super) fn vlan() -> impl Strategy<Value = PortVlan> {
     ];
     let set = || proptest::option::of(select(vec![vec![5u16], vec![5, 6], vec![0, 6]]));
     let priority = vec![PriorityTags::Never, PriorityTags::Never, PriorityTags::IfNonzero, PriorityTags::Always];
-    (select(modes), select(vec![5u16, 6]), set(), set(), select(vec![0x8100u16, 0x88a8]), select(priority)).prop_map(
-        |(mode, tag, trunks, cvlans, qinq_ethertype, priority_tags)| PortVlan {
+    let protected = proptest::bool::weighted(0.2);
+    let qinq = select(vec![0x8100u16, 0x88a8]);
+    (select(modes), select(vec![5u16, 6]), set(), set(), qinq, select(priority), protected).prop_map(
+        |(mode, tag, trunks, cvlans, qinq_ethertype, priority_tags, protected)| PortVlan {
             mode,
             tag: if mode == VlanMode::Trunk { 0 } else { tag },
             trunks: trunks.map(|set| set.into_iter().collect()),
             cvlans: cvlans.map(|set| set.into_iter().collect()),
             qinq_ethertype,
             priority_tags,
+            protected,
         },
     )
 }
@@ -469,6 +473,7 @@ pub(super) enum Change {
     Vlan(u32, PortVlan),
     Mirrors(Vec<Mirror>),
     Groups(Vec<GroupSpec>),
+    FloodVlans(BTreeSet<u16>),
     FlushMacs,
     RemovePort(u32),
     Wait(u64),
@@ -486,6 +491,7 @@ pub(super) fn change() -> impl Strategy<Value = Change> {
         2 => (1..=PORTS, vlan()).prop_map(|(port, vlan)| Change::Vlan(port, vlan)),
         1 => mirrors().prop_map(Change::Mirrors),
         1 => groups().prop_map(Change::Groups),
+        1 => select(vec![BTreeSet::new(), BTreeSet::from([5]), BTreeSet::from([0, 6])]).prop_map(Change::FloodVlans),
         1 => Just(Change::FlushMacs),
         1 => (1..=PORTS).prop_map(Change::RemovePort),
         1 => (1u64..20).prop_map(Change::Wait),
@@ -585,6 +591,14 @@ impl Pair {
             Change::Vlan(port, vlan) => self.vlan(*port, vlan.clone()),
             Change::Mirrors(mirrors) => self.mirrors(mirrors),
             Change::Groups(groups) => self.groups(groups),
+            Change::FloodVlans(vlans) => {
+                if reference.flood_vlans != *vlans {
+                    reference.macs.clear();
+                    reference.flood_vlans = vlans.clone();
+                }
+                let bridge = &self.bed.bridge;
+                bridge.set_config(BridgeConfig { flood_vlans: vlans.clone(), ..bridge.config() });
+            }
             Change::FlushMacs => {
                 reference.macs.clear();
                 self.bed.bridge.flush_macs();

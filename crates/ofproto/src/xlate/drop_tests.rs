@@ -194,6 +194,14 @@ fn raise(reason: DropReason) -> Bed {
             assert_eq!(bed.receive(OfPort(1), &back).len(), 2, "flooded");
             ends(bed, &udp())
         }
+        DropReason::ProtectedPort => {
+            let bed = bed(&["actions=output:2"]);
+            for port in [1, 2] {
+                let vlan = PortVlan { protected: true, ..PortVlan::default() };
+                bed.bridge.set_port_vlan(OfPort(port), vlan).unwrap();
+            }
+            ends(bed, &udp())
+        }
         DropReason::BondAdmission => {
             let bed = super::bond_tests::bond(BondMode::ActiveBackup);
             // The second member is the backup.

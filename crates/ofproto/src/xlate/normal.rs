@@ -67,17 +67,22 @@ impl Ctx<'_, '_> {
         }
         let in_port = self.bridge.logical(in_port);
         let announces = is_gratuitous_arp(&self.flow, &mut self.wc);
-        if let Some(port) = source {
+        // In a VLAN without learning every packet is flooded.
+        let learns = !self.bridge.config.flood_vlans.contains(&vid);
+        if let Some(port) = source.filter(|_| learns) {
             self.learn_source(src, in_port, announces && self.bridge.bond_of(port).is_none());
         }
 
         // 4. Forward.
         let bridge = self.bridge;
         let known = match self.learning {
+            _ if !learns => None,
             Some(batch) => batch.lookup(bridge, dst),
             None => bridge.macs.read().lookup(dst),
         };
-        self.record.macs.add_destination(bridge.id, dst, known);
+        if learns {
+            self.record.macs.add_destination(bridge.id, dst, known);
+        }
         match known.map(|port| bridge.ports.get(&port)) {
             Some(Some(port)) if bridge.is_mirror_port(port) => {
                 self.not_sent(DropReason::MirrorPort);

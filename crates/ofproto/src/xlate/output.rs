@@ -118,6 +118,10 @@ impl<'a> Ctx<'a, '_> {
             self.not_sent(DropReason::PortDown);
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
+        if state.vlan.protected && self.bridge.ports.get(&self.in_port()).is_some_and(|from| from.vlan.protected) {
+            self.not_sent(DropReason::ProtectedPort);
+            return self.event(|| Event::Warning("Flow is between protected ports, skipping output."));
+        }
         if packet_type::of(&self.flow) != packet_type::ETHERNET && !state.takes_bare() {
             self.not_sent(DropReason::UnsupportedPacketType);
             return self

@@ -213,6 +213,8 @@ pub struct BridgeSettings {
     pub mac_aging_time: Duration,
     /// Most learnt addresses (`mac-table-size`).
     pub mac_table_size: u32,
+    /// VLANs in which no address is learnt, and every packet is flooded (`flood_vlans`).
+    pub flood_vlans: BTreeSet<u16>,
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`).
     #[serde(serialize_with = "version_names")]
     pub protocols: Versions,
@@ -249,6 +251,7 @@ impl Default for BridgeSettings {
             fail_mode: FailMode::Standalone,
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,
+            flood_vlans: BTreeSet::new(),
             protocols: Versions::ALL,
             in_band: true,
             in_band_queue: None,
@@ -455,6 +458,8 @@ pub struct Vlans {
     pub qinq_is_8021q: bool,
     /// When tags without a VLAN id are sent (`priority-tags`).
     pub priority_tags: PriorityTags,
+    /// Nothing is sent from one protected port to another (`protected`).
+    pub protected: bool,
 }
 
 /// When a port sends tags that have a priority but no VLAN id (`other_config:priority-tags`).

@@ -600,6 +600,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
     };
     config.mac.ageing = settings.mac_aging_time;
     config.mac.max_entries = settings.mac_table_size as usize;
+    config.flood_vlans = settings.flood_vlans.clone();
     config
 }
 
@@ -664,6 +665,7 @@ fn port_vlan(vlans: &Vlans) -> PortVlan {
             PriorityTags::IfNonzero => ofproto::PriorityTags::IfNonzero,
             PriorityTags::Always => ofproto::PriorityTags::Always,
         },
+        protected: vlans.protected,
     }
 }
 

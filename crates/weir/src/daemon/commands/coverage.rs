@@ -242,6 +242,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::RecirculationStorm => "datapath_drop_recirculation_storm",
         DropReason::VlanNotAllowed => "datapath_drop_vlan_not_allowed",
         DropReason::Reflection => "datapath_drop_reflection",
+        DropReason::ProtectedPort => "datapath_drop_protected_port",
         DropReason::BondAdmission => "datapath_drop_bond_admission",
         DropReason::ReservedAddress => "datapath_drop_reserved_address",
         DropReason::MirrorPort => "datapath_drop_mirror_port",

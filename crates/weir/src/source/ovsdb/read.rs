@@ -381,6 +381,7 @@ impl DatabaseState {
             },
             mac_aging_time: ageing.map_or(default.mac_aging_time, |n| Duration::from_secs(n.clamp(15, 3600) as u64)),
             mac_table_size: size.map_or(default.mac_table_size, |n| n.clamp(10, 1_000_000) as u32),
+            flood_vlans: row.integers("flood_vlans").filter_map(|vlan| u16::try_from(vlan).ok()).collect(),
             protocols: self.protocols(row, name),
             in_band: row.map_string("other_config", "disable-in-band") != Some("true"),
             in_band_queue: queue.and_then(|queue| u32::try_from(queue).ok()),
@@ -626,6 +627,7 @@ fn vlans(port: &Row) -> Vlans {
             Some("always") => PriorityTags::Always,
             _ => PriorityTags::Never,
         },
+        protected: port.boolean("protected") == Some(true),
     }
 }
 

@@ -402,6 +402,12 @@ fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
         mac_table_size: s
             .integer("mac-table-size", 10..=1_000_000, "a number of addresses")
             .unwrap_or(default.mac_table_size.into()) as u32,
+        flood_vlans: s
+            .list("flood-vlans")
+            .iter()
+            .filter_map(|item| item.integer(0..=4095, "a VLAN"))
+            .map(|vlan| vlan as u16)
+            .collect(),
         ..default
     }
 }
@@ -597,7 +603,8 @@ fn read_vlans(s: &mut Section) -> Vlans {
     let tag = s.integer("tag", 1..=4094, VLAN).map(|tag| tag as u16);
     let trunks: BTreeSet<u16> =
         s.list("trunks").iter().filter_map(|item| item.integer(0..=4094, VLAN)).map(|vlan| vlan as u16).collect();
-    let vlans = Vlans { mode, tag, trunks, ..Vlans::default() };
+    let protected = s.bool("protected").unwrap_or(false);
+    let vlans = Vlans { mode, tag, trunks, protected, ..Vlans::default() };
     match vlans.effective_mode() {
         VlanMode::Access if !vlans.trunks.is_empty() => {
             s.error("an access port carries one VLAN; remove trunks, or set vlan-mode = \"native-untagged\"");

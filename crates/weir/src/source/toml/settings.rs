@@ -142,6 +142,7 @@ pub const TABLES: &[Table] = &[
             "fail-mode" "\"standalone\" or \"secure\"" "\"standalone\"" "What it does while no controller is connected: learn addresses and forward, or what its flows say and nothing else.";
             "mac-aging-time-s" "15 to 3600" "300" "After how long without a packet a learnt address is forgotten, in seconds.";
             "mac-table-size" "10 to 1000000" "8192" "Most learnt addresses.";
+            "flood-vlans" "list of 0 to 4095" "[]" "VLANs in which no address is learnt, and every packet is flooded.";
             "controllers" "list of targets, or tables" "[]" "OpenFlow controllers: [\"tcp:192.0.2.1:6653\", \"ptcp:6653\"].";
             "flows" "list of texts" "[]" "Flows in the tables from the start, in the syntax of ovs-ofctl(8).";
         },
@@ -172,6 +173,7 @@ pub const TABLES: &[Table] = &[
             "tag" "1 to 4094" "" "The VLAN of an access port, or the native one of a trunk.";
             "trunks" "list of 0 to 4094" "[]" "The VLANs that a trunk carries; without, all.";
             "vlan-mode" "\"access\", \"trunk\", \"native-tagged\", \"native-untagged\" or \"dot1q-tunnel\"" "" "How it carries them; without, \"access\" with a tag and \"trunk\" without.";
+            "protected" BOOL "false" "Whether it is protected: nothing is sent from one protected port to another.";
             "ingress-filter" TEXT "" "Rules for the frames that it receives: \"drop udp port 1900; limit 1k icmp\".";
             "ingress-ebpf" FILE "" "An object file with an XDP program, which sees the frames that the rules let pass.";
             "ingress-ebpf-program" TEXT "" "Which of its programs.";
