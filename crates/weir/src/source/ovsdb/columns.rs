@@ -226,7 +226,7 @@ pub const TABLES: &[TableColumns] = &[
             "select_vlan",
             "snaplen",
         ],
-        written: &[],
+        written: &["statistics"],
         without_effect: &[],
         keys: &[],
     },

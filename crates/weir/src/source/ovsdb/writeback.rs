@@ -129,11 +129,31 @@ impl Writer<'_> {
                 }
             }
         }
+        if let Some(bridge) = &bridge
+            && self.extent == Extent::StatusAndStatistics
+        {
+            self.mirrors(row, bridge);
+        }
         let known = (self.running.controllers)(name);
         for controller in row.references("controller").filter_map(|uuid| self.replica.row("Controller", uuid)) {
             let target = controller.string("target").and_then(|text| text.parse::<Target>().ok());
             let status = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, status)| status);
             self.controller(controller, status);
+        }
+    }
+
+    /// What the mirrors of a bridge have sent.
+    fn mirrors(&mut self, row: &Row, bridge: &ofproto::Bridge) {
+        let rows: Vec<_> = row.references("mirrors").filter_map(|uuid| self.replica.row("Mirror", uuid)).collect();
+        if rows.is_empty() {
+            return;
+        }
+        let sent: HashMap<_, _> = bridge.mirror_stats().into_iter().collect();
+        for mirror in rows {
+            let Some(counters) = mirror.string("name").and_then(|name| sent.get(name)) else { continue };
+            let counters = [("tx_packets", counters.packets()), ("tx_bytes", counters.bytes())];
+            let counters = counters.map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
+            self.update(mirror, [("statistics", Datum::map(counters))]);
         }
     }
 
