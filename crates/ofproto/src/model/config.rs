@@ -6,6 +6,7 @@ use openflow::{TableId, Versions};
 
 use super::mac::MacSettings;
 use super::mirror::Mirror;
+use super::spanning_tree::SpanningTreeConfig;
 use crate::table::TableSettings;
 
 /// Number of tables that a features reply announces. Table 254 exists but is not announced, as in OVS,
@@ -58,6 +59,8 @@ pub struct BridgeConfig {
     pub mac: MacSettings,
     /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
     pub forward_bpdu: bool,
+    /// What keeps loops from forwarding.
+    pub spanning_tree: SpanningTreeConfig,
     /// Tables that are not as by default.
     pub tables: BTreeMap<TableId, TableSettings>,
     /// Copies of packets; the first [`MAX_MIRRORS`](crate::model::mirror::MAX_MIRRORS) are in force.
@@ -81,6 +84,7 @@ impl BridgeConfig {
             fail_mode: FailMode::default(),
             mac: MacSettings::default(),
             forward_bpdu: false,
+            spanning_tree: SpanningTreeConfig::default(),
             tables: BTreeMap::new(),
             mirrors: Vec::new(),
             protocols: Versions::ALL,
