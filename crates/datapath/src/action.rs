@@ -212,6 +212,13 @@ pub enum Punt {
         /// That of the port.
         port: u32,
     },
+    /// A BPDU, for a port that takes part in a spanning tree.
+    Bpdu {
+        /// The upper layer's number of the bridge that it has come in to.
+        bridge: u32,
+        /// That of the port.
+        port: u32,
+    },
     /// A sample for sFlow.
     Sflow(SflowPunt),
     /// A sample for IPFIX.

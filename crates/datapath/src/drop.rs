@@ -88,6 +88,7 @@ reasons! {
         ProtectedPort "protected_port" "The port that it comes from and the one that it is for are both protected.";
         BondAdmission "bond_admission" "A member of a bond has received a copy of what another one receives, or what the bond has sent itself.";
         ReservedAddress "reserved_address" "NORMAL does not forward frames to the addresses that bridges keep for themselves.";
+        SpanningTree "spanning_tree" "The port that it comes from, or each one to send to, does not forward: the spanning tree keeps it from closing a loop.";
         MirrorPort "mirror_port" "The port that it comes from, or is for, is reserved for the output of a mirror.";
         Fragment "fragment" "The bridge drops IP fragments.";
         PipelineDepth "pipeline_depth" "The OpenFlow tables resubmit too deeply.";

@@ -2,13 +2,14 @@
 //!
 //! Locks, in the order in which they are taken; a thread that holds one takes only later ones:
 //!
+//! 0. `spanning_trees_turn`: one thread runs the spanning trees at a time;
 //! 1. `statistics`: one round for statistics at a time;
 //! 2. a round's progress, while the round is interrupted; otherwise a leaf;
 //! 3. `revalidation`: one round for changes at a time;
 //! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 5. a bridge's MAC table;
-//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `announcements`, `bonds_due`, `lacp`, `path_sessions`, `path_checks_due`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
+//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `announcements`, `bonds_due`, `lacp`, `path_sessions`, `path_checks_due`, `spanning_trees`, `spanning_trees_due`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
 //!
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
@@ -48,6 +49,7 @@ use crate::slowpath::paused::Paused;
 use crate::slowpath::record_table::SharedRecords;
 use crate::slowpath::requests::FlowRequests;
 use crate::slowpath::revalidators::Helpers;
+use crate::slowpath::spanning_trees::SpanningTrees;
 use crate::slowpath::trace_log::TraceLog;
 use crate::slowpath::waiting::Waiting;
 use crate::table::Rule;
@@ -125,6 +127,13 @@ pub struct Switch {
     /// Whether something has happened to these.
     pub(crate) path_checks_due: Mutex<bool>,
     pub(crate) path_checks_due_changed: Condvar,
+    /// Who runs the spanning trees and does what follows: one at a time.
+    pub(crate) spanning_trees_turn: Mutex<()>,
+    /// The spanning trees of bridges.
+    pub(crate) spanning_trees: Mutex<SpanningTrees>,
+    /// Whether something has happened to these.
+    pub(crate) spanning_trees_due: Mutex<bool>,
+    pub(crate) spanning_trees_due_changed: Condvar,
     /// Whether there is something to wait for of bonds.
     pub(crate) bonds_due: Mutex<bool>,
     pub(crate) bonds_due_changed: Condvar,
@@ -195,6 +204,10 @@ impl Switch {
             path_sessions: Mutex::new(PathSessions::new(RandomState::new().hash_one(()))),
             path_checks_due: Mutex::new(false),
             path_checks_due_changed: Condvar::new(),
+            spanning_trees_turn: Mutex::default(),
+            spanning_trees: Mutex::default(),
+            spanning_trees_due: Mutex::new(false),
+            spanning_trees_due_changed: Condvar::new(),
             bonds_due: Mutex::new(false),
             bonds_due_changed: Condvar::new(),
             neighbour_waits: NeighbourWaits::default(),

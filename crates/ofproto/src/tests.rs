@@ -7,18 +7,20 @@ use datapath::Action as Dp;
 use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
 use openflow::{
     Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, Instructions, Match,
-    OfError, OfPort, PacketInReason, PacketOut, PortStatus, Subfield, TableId,
+    OfError, OfPort, PacketInReason, PacketOut, PortState, PortStatus, Subfield, TableId,
 };
 use packet::wire::build;
 use packet::wire::tcp::flags;
 use packet::{Clock, Field, Key};
 use parking_lot::Mutex;
+use protocols::spanning_tree::Protocol;
 
 use crate::events::{PacketInEvent, Subscriber};
 use crate::model::config::{BridgeConfig, Controllers, FailMode};
 use crate::model::mac::MacKey;
 use crate::model::mac_batch::MacBatch;
 use crate::model::port::{Device, PortSpec};
+use crate::model::spanning_tree::SpanningTreeConfig;
 use crate::model::vlan::PortVlan;
 use crate::reference::tests::{Bed, all_flows};
 use crate::table::TableSettings;
@@ -47,6 +49,20 @@ fn bed(ports: u32) -> (Bed, Arc<Recorder>) {
     let (bed, recorder) = (Bed::new(ports), Arc::new(Recorder::default()));
     bed.bridge.subscribe(recorder.clone());
     (bed, recorder)
+}
+
+#[test]
+fn controllers_are_told_when_a_spanning_tree_has_a_port_learn_and_forward() {
+    let (bed, recorder) = bed(1);
+    let spanning_tree = SpanningTreeConfig { protocol: Protocol::Stp, ..SpanningTreeConfig::default() };
+    bed.bridge.set_config(BridgeConfig { spanning_tree, ..bed.bridge.config() });
+    for _ in 0..3 {
+        bed.switch.run_due_spanning_trees();
+        bed.clock.advance(Duration::from_secs(15));
+    }
+    let told: Vec<_> = recorder.ports.lock().iter().map(|status| status.desc.state).collect();
+    let live = PortState::LIVE;
+    assert_eq!(told, [PortState::STP_LEARN | live, PortState::STP_FORWARD | live]);
 }
 
 fn ip(payload: &[u8]) -> Vec<u8> {
@@ -209,6 +225,7 @@ fn patch_ports_join_bridges() {
         logical: None,
         lacp: Default::default(),
         path_checks: Default::default(),
+        spanning_tree: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

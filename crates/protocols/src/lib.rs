@@ -6,6 +6,7 @@
 //! | [`cfm`] | Connectivity fault management: continuity check messages |
 //! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
 //! | [`stp`], [`rstp`] | Spanning trees: which ports of bridges forward, so that there is no loop |
+//! | [`spanning_tree`] | A bridge of either of these, for whoever drives it |
 //! | [`mcast`] | Multicast snooping: which ports want which groups |
 //! | [`registry`] | Many sessions, and which of them are due |
 //! | [`options`] | Options from the database |
@@ -27,4 +28,5 @@ pub mod options;
 pub mod random;
 pub mod registry;
 pub mod rstp;
+pub mod spanning_tree;
 pub mod stp;

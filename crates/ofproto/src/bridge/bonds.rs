@@ -75,6 +75,7 @@ impl Bridge {
         let now = self.now();
         let members = self.change(|bridge, _| {
             let bond = bridge.bonds.remove(name)?;
+            bridge.guard_against_loops();
             Some(bond.members().map(|(port, _)| port).collect::<Vec<_>>())
         });
         if let Some(Some(members)) = members {

@@ -15,6 +15,7 @@
 //! | `port` | Ports: added, removed, changed, described |
 //! | `queues` | Queues of ports |
 //! | `registry` | The bridges of a switch: added, removed, found |
+//! | `spanning_tree` | Spanning trees: configured, shown |
 //! | `tables` | Table-mods, table descriptions and statistics |
 //! | `tlv` | What the tun_metadata fields stand for |
 //! | `tunnels` | Tunnel ports: added, shown |
@@ -34,6 +35,7 @@ mod path_checks;
 mod port;
 mod queues;
 mod registry;
+pub(crate) mod spanning_tree;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -107,9 +109,13 @@ impl Bridge {
     /// Changes the configuration, all but the name.
     pub fn set_config(&self, config: BridgeConfig) {
         let (name, now) = (self.name.to_string(), self.now());
+        if self.read(|bridge| bridge.config.spanning_tree != config.spanning_tree) == Some(true) {
+            spanning_tree::log_problems(&BridgeConfig { name: name.clone(), ..config.clone() });
+        }
         let flush = self.change(|bridge, _| {
             let old = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config });
             bridge.set_mirrors();
+            bridge.guard_against_loops();
             // Every flow is looked at for a change of settings.
             drop(bridge.macs.change(|macs| {
                 macs.set_settings(bridge.config.mac);
@@ -122,6 +128,7 @@ impl Bridge {
             old.fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
         });
         self.configure_tables();
+        self.switch.notify_spanning_trees();
         if flush == Some(true) {
             self.flush_flows();
         }

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::events::SubscriptionId;
 use crate::model::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
 use crate::model::port::{Device, PortInfo, PortSpec};
+use crate::model::spanning_tree::PortTree;
 use crate::model::vlan::PortVlan;
 
 impl Bridge {
@@ -68,8 +69,9 @@ impl Bridge {
             return Err(Error::NoSuchBridge(self.name.to_string()));
         };
         let created = self.switch.clock.now();
-        let PortSpec { name, device, vlan, config, logical, lacp, path_checks, .. } = spec;
+        let PortSpec { name, device, vlan, config, logical, lacp, path_checks, spanning_tree, .. } = spec;
         let path_checks = super::path_checks::path_checks(&name, path_checks);
+        super::spanning_tree::log_port_problems(bridge.config.spanning_tree.protocol, &name, &spanning_tree);
         let logical = logical.unwrap_or_else(|| name.clone());
         let patch = match &device {
             Device::Tunnel(tunnel) => tunnel.counters.clone(),
@@ -89,6 +91,7 @@ impl Bridge {
             lacp,
             lacp_down,
             path_checks,
+            spanning_tree: PortTree { config: spanning_tree, state: None },
             queue_dscp,
             created,
             told,
@@ -96,6 +99,7 @@ impl Bridge {
         };
         bridge.ports.insert(port, state);
         bridge.tell_bonds();
+        bridge.guard_against_loops();
         drop(forwarding);
         self.switch.follow_path_checks(self.id, port);
         self.switch.run_bonds();

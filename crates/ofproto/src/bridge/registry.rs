@@ -15,6 +15,7 @@ impl Switch {
     /// Adds a bridge without ports. In standalone mode and without controllers it gets one flow, of
     /// priority 0, with the action NORMAL.
     pub fn add_bridge(self: &Arc<Switch>, config: BridgeConfig) -> Result<Bridge, Error> {
+        super::spanning_tree::log_problems(&config);
         let id = BridgeId(self.next_bridge.fetch_add(1, Ordering::Relaxed));
         let name: Arc<str> = config.name.as_str().into();
         let mut forwarding = self.forwarding.write();

@@ -6,6 +6,7 @@ use openflow::{TableId, Versions};
 
 use super::mac::MacSettings;
 use super::mirror::Mirror;
+use super::spanning_tree::SpanningTreeConfig;
 use crate::table::TableSettings;
 
 /// Number of tables that a features reply announces. Table 254 exists but is not announced, as in OVS,
@@ -60,6 +61,8 @@ pub struct BridgeConfig {
     pub forward_bpdu: bool,
     /// VLANs in which no address is learnt, and NORMAL floods every packet.
     pub flood_vlans: BTreeSet<u16>,
+    /// What keeps loops from forwarding.
+    pub spanning_tree: SpanningTreeConfig,
     /// Tables that are not as by default.
     pub tables: BTreeMap<TableId, TableSettings>,
     /// Copies of packets; the first [`MAX_MIRRORS`](crate::model::mirror::MAX_MIRRORS) are in force.
@@ -84,6 +87,7 @@ impl BridgeConfig {
             mac: MacSettings::default(),
             forward_bpdu: false,
             flood_vlans: BTreeSet::new(),
+            spanning_tree: SpanningTreeConfig::default(),
             tables: BTreeMap::new(),
             mirrors: Vec::new(),
             protocols: Versions::ALL,

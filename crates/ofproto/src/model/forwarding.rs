@@ -37,6 +37,7 @@ use crate::model::path_check::PathChecks;
 use crate::model::port::{self, Device};
 use crate::model::port_numbers::PortNumbers;
 use crate::model::sampling::Sampling;
+use crate::model::spanning_tree::PortTree;
 use crate::model::tunnels::Tunnels;
 use crate::model::underlay::Underlay;
 use crate::model::users::Users;
@@ -353,6 +354,8 @@ pub(crate) struct PortState {
     pub lacp_down: bool,
     /// How the path behind it is checked, and whether it is up.
     pub path_checks: PathChecks,
+    /// Its part in the spanning tree of its bridge, and its state there.
+    pub spanning_tree: PortTree,
     /// What takes the place of the DSCP of packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
     pub created: Time,
@@ -374,7 +377,10 @@ impl PortState {
 
     /// The OpenFlow description.
     pub fn describe(&self) -> PortDesc {
-        port::describe(self.port, &self.name, self.config, &self.device, !self.path_checks.down && !self.lacp_down)
+        let is_up = !self.path_checks.down && !self.lacp_down;
+        let mut desc = port::describe(self.port, &self.name, self.config, &self.device, is_up);
+        desc.state |= self.spanning_tree.openflow_bits();
+        desc
     }
 
     /// Whether what is sent here can arrive: the port is enabled, has a carrier, no path check has found its path down, and LACP, where it

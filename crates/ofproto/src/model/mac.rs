@@ -366,9 +366,17 @@ impl MacTable {
         self.remove_where(now, |entry| ports.contains(&entry.port));
     }
 
-    /// Forgets what was learnt of a port, whose VLANs are others now; static entries stay.
+    /// Forgets what was learnt of a port, behind which it may not be any more; static entries stay. It looks at no others.
     pub fn flush_learnt(&mut self, port: OfPort, now: Time) {
-        self.remove_where(now, |entry| !entry.fixed && entry.port == port);
+        let mut next = self.by_port.get(&port).map_or(NONE, |entries| entries.oldest);
+        let mut keys = Vec::new();
+        while let Some(entry) = self.slots.get(next as usize) {
+            keys.push(entry.key);
+            next = entry.newer;
+        }
+        for key in keys {
+            self.remove(key, now);
+        }
     }
 
     /// Forgets everything; for a table that replaces another.

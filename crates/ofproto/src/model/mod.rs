@@ -18,12 +18,14 @@
 //! | [`meter`] | Meters |
 //! | [`mirror`] | Mirrors and their counters |
 //! | `sampling` | What translation knows of what a bridge exports |
+//! | `spanning_tree` | Spanning trees, as they are configured and as translation reads them |
 //! | `selector` | How a select group chooses among its buckets |
 //! | [`shadow`] | The tables as they would be after changes |
 //! | `shared` | What the state of bridges and that of their ports both have |
 //! | [`tunnels`] | Tunnel ports, and where packets come out of tunnels |
 //! | `underlay` | Routes and neighbours, as flows depend on them |
 //! | `tlv` | What the tun_metadata fields stand for |
+//! | `tree_ports` | Which ports take part in the spanning tree of their bridge |
 //! | `transaction` | Changes of flows and groups that take effect together |
 //! | `users` | Which flows and groups use a group, a meter or a tun_metadata field |
 
@@ -45,8 +47,10 @@ pub(crate) mod sampling;
 pub mod selector;
 pub mod shadow;
 pub(crate) mod shared;
+pub(crate) mod spanning_tree;
 pub(crate) mod tlv;
 pub(crate) mod transaction;
+mod tree_ports;
 pub mod tunnels;
 pub(crate) mod underlay;
 pub(crate) mod users;

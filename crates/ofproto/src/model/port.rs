@@ -7,6 +7,7 @@ use packet::Time;
 use ports::Port;
 
 use crate::model::path_check::PathCheckConfig;
+use crate::model::spanning_tree::SpanningTreePort;
 use crate::model::tunnels::TunnelPort;
 use crate::model::vlan::PortVlan;
 
@@ -27,6 +28,8 @@ pub struct PortSpec {
     pub lacp: std::collections::BTreeMap<String, String>,
     /// How the path behind the interface is checked.
     pub path_checks: PathCheckConfig,
+    /// Its part in the spanning tree of its bridge.
+    pub spanning_tree: SpanningTreePort,
     /// VLANs.
     pub vlan: PortVlan,
     /// Initial OpenFlow configuration.
@@ -43,6 +46,7 @@ impl PortSpec {
             logical: None,
             lacp: Default::default(),
             path_checks: PathCheckConfig::default(),
+            spanning_tree: SpanningTreePort::default(),
             vlan: PortVlan::default(),
             config: PortConfig::empty(),
         }

@@ -56,6 +56,7 @@ use learn::Learnt;
 use openflow::group::GroupSpec;
 use openflow::{Action, Cookie, GroupId, Instructions, Match, OfPort, Subfield, WriteMetadata};
 use packet::{Field, Key, Time};
+use protocols::spanning_tree::State;
 
 use crate::model::mirror::{Mirror, MirrorOutput};
 use crate::model::vlan::PortVlan;
@@ -118,6 +119,8 @@ pub struct Reference {
     pub groups: BTreeMap<GroupId, GroupSpec>,
     pub connections: Connections,
     pub meters: BTreeMap<u32, RefMeter>,
+    /// States of ports that a spanning tree has something against.
+    pub tree: BTreeMap<OfPort, State>,
 }
 
 /// A bucket of tokens, one for each packet.
@@ -312,8 +315,17 @@ impl Reference {
         if self.is_mirror_port(in_port) {
             return sent;
         }
+        let state = self.tree.get(&in_port);
+        if state.is_some_and(|state| !state.learns()) {
+            return sent;
+        }
+        let only_learns = state.is_some_and(|state| !state.forwards());
         self.mirror_received(&mut first, &mut pass.sent);
         self.pipeline(&mut first, &mut pass);
+        if only_learns {
+            self.add_learnt(pass.learnt);
+            return sent;
+        }
         // What comes round does so after everything else that the packet before it does.
         let mut waiting = VecDeque::new();
         loop {
@@ -454,7 +466,7 @@ impl Reference {
                 // Mirrors are not asked: what they get of it is not said.
                 let bytes = &in_flight.frame.bytes;
                 let cut = bytes[..bytes.len().min(*max_len as usize)].to_vec();
-                if self.ports.contains_key(port) && !in_flight.frame.is_bare && !in_flight.gone {
+                if self.may_leave_by(*port) && !in_flight.frame.is_bare && !in_flight.gone {
                     pass.sent.push((*port, cut));
                 }
             }
@@ -525,10 +537,14 @@ impl Reference {
         }
     }
 
+    fn may_leave_by(&self, port: OfPort) -> bool {
+        self.ports.contains_key(&port) && self.tree.get(&port).is_none_or(|state| state.forwards())
+    }
+
     fn send(&self, in_flight: &mut PacketInFlight, port: OfPort, sent: &mut Sent) {
         let protected = |port| self.ports.get(&port).is_some_and(|vlan| vlan.protected);
-        let may_send = !protected(port) || !protected(in_flight.in_port);
-        if self.ports.contains_key(&port) && may_send && !in_flight.frame.is_bare {
+        let may_pass = !protected(port) || !protected(in_flight.in_port);
+        if self.may_leave_by(port) && may_pass && !in_flight.frame.is_bare {
             sent.push((port, in_flight.frame.bytes.clone()));
             self.mirror_sent(in_flight, port, sent);
         }

@@ -18,6 +18,7 @@ use ports::dummy::Dummy;
 use ports::registry::{self, Env};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+use protocols::spanning_tree::State;
 
 use super::choices::{choice, selection};
 use super::{RefRule, Reference};
@@ -88,6 +89,14 @@ impl Bed {
     pub fn sent(&self) -> Vec<(OfPort, Vec<u8>)> {
         let devices = self.devices.iter().zip(1..);
         devices.flat_map(|(device, n)| device.take_sent().into_iter().map(move |frame| (OfPort(n), frame))).collect()
+    }
+
+    /// Has a port be in a state of a spanning tree, which no tree says.
+    pub fn set_tree_state(&self, port: OfPort, state: Option<State>) {
+        let set = |bridge: &mut crate::model::forwarding::BridgeState, _| {
+            bridge.ports.get_mut(&port).unwrap().spanning_tree.state = state;
+        };
+        self.bridge.change(set).unwrap();
     }
 
     pub fn put_group(&self, id: u32, spec: &GroupSpec) {
@@ -471,6 +480,8 @@ pub(super) enum Change {
     Delete(Index),
     DeleteTable(u8),
     Vlan(u32, PortVlan),
+    /// The port's state in a spanning tree.
+    Tree(u32, Option<State>),
     Mirrors(Vec<Mirror>),
     Groups(Vec<GroupSpec>),
     FloodVlans(BTreeSet<u16>),
@@ -481,6 +492,15 @@ pub(super) enum Change {
     Age(u64),
 }
 
+/// States of a port: as often none that stops anything as one that does.
+pub(super) fn tree_states() -> Vec<Option<State>> {
+    use protocols::{rstp, stp};
+    let stp = [stp::State::Disabled, stp::State::Blocking, stp::State::Listening, stp::State::Learning];
+    let rstp = [rstp::State::Discarding, rstp::State::Learning, rstp::State::Learning, rstp::State::Forwarding];
+    let some = stp.map(State::Stp).into_iter().chain(rstp.map(State::Rstp)).map(Some);
+    some.chain([None; 6]).collect()
+}
+
 pub(super) fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         4 => rule().prop_map(Change::Add),
@@ -489,6 +509,7 @@ pub(super) fn change() -> impl Strategy<Value = Change> {
         3 => any::<Index>().prop_map(Change::Delete),
         1 => (0..TABLES).prop_map(Change::DeleteTable),
         2 => (1..=PORTS, vlan()).prop_map(|(port, vlan)| Change::Vlan(port, vlan)),
+        1 => (1..=PORTS, select(tree_states())).prop_map(|(port, state)| Change::Tree(port, state)),
         1 => mirrors().prop_map(Change::Mirrors),
         1 => groups().prop_map(Change::Groups),
         1 => select(vec![BTreeSet::new(), BTreeSet::from([5]), BTreeSet::from([0, 6])]).prop_map(Change::FloodVlans),
@@ -532,6 +553,21 @@ impl Pair {
         let bridge = &self.bed.bridge;
         bridge.set_config(BridgeConfig { mirrors: mirrors.to_vec(), ..bridge.config() });
         self.reference.mirrors = mirrors.to_vec();
+        // No spanning tree is configured, so that a change of the configuration has ports forward.
+        self.reference.tree.iter().for_each(|(port, state)| self.bed.set_tree_state(*port, Some(*state)));
+    }
+
+    /// Has a port be in a state of a spanning tree.
+    pub fn tree(&mut self, port: u32, state: Option<State>) {
+        let port = OfPort(port);
+        if !self.reference.ports.contains_key(&port) {
+            return;
+        }
+        self.bed.set_tree_state(port, state);
+        match state {
+            Some(state) => drop(self.reference.tree.insert(port, state)),
+            None => drop(self.reference.tree.remove(&port)),
+        }
     }
 
     pub fn groups(&mut self, groups: &[GroupSpec]) {
@@ -589,6 +625,7 @@ impl Pair {
                 self.bed.bridge.flow_mod(&delete).unwrap();
             }
             Change::Vlan(port, vlan) => self.vlan(*port, vlan.clone()),
+            Change::Tree(port, state) => self.tree(*port, *state),
             Change::Mirrors(mirrors) => self.mirrors(mirrors),
             Change::Groups(groups) => self.groups(groups),
             Change::FloodVlans(vlans) => {
@@ -606,6 +643,7 @@ impl Pair {
             Change::RemovePort(port) => {
                 if reference.ports.remove(&OfPort(*port)).is_some() {
                     reference.macs.retain(|_, at| at.0 != *port);
+                    reference.tree.remove(&OfPort(*port));
                     self.bed.bridge.remove_port(OfPort(*port)).unwrap();
                 }
             }

@@ -32,6 +32,8 @@ const REQUEST_REVERSE: u16 = 3;
 impl Switch {
     /// Does what is due of bonds, because something has happened to their members.
     pub fn run_bonds(&self) {
+        // They depend on ports and carriers, too.
+        self.notify_spanning_trees();
         let next = self.run_bonds_after(true);
         if next.is_some() || !self.lacp.lock().changed.is_empty() || !self.announcements.lock().is_empty() {
             // The thread that waits for delays may have to wait for less.

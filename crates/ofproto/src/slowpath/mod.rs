@@ -29,6 +29,8 @@
 //! | `neighbours` | Packets that wait for the addresses of neighbours below tunnels, and frames that tell these |
 //! | `path_checks` | BFD and CFM: frames that come and go, and paths that come up or go down |
 //! | `path_sessions` | The sessions of BFD and CFM |
+//! | `spanning_tree` | STP and RSTP: frames that come and go, and what follows for ports |
+//! | `spanning_trees` | The state machines of STP and RSTP |
 //! | `paused` | Pipelines that wait for a controller |
 
 pub(crate) mod announcements;
@@ -60,6 +62,10 @@ mod revalidate;
 pub(crate) mod revalidators;
 pub(crate) mod round;
 mod samples;
+mod spanning_tree;
+#[cfg(test)]
+mod spanning_tree_tests;
+pub(crate) mod spanning_trees;
 pub(crate) mod trace_log;
 pub(crate) mod upcall;
 pub(crate) mod waiting;

@@ -107,6 +107,7 @@ impl Upcall for Switch {
             &Punt::Lacp { bridge, port } => self.receive_lacp(BridgeId(bridge), OfPort(port), packet.data()),
             &Punt::Bfd { bridge, port } => self.receive_bfd((BridgeId(bridge), OfPort(port)), packet.data()),
             &Punt::Cfm { bridge, port } => self.receive_cfm((BridgeId(bridge), OfPort(port)), packet.data()),
+            &Punt::Bpdu { bridge, port } => self.receive_bpdu(BridgeId(bridge), OfPort(port), packet.data()),
             &Punt::Neighbour { bridge } => self.listen(packet, BridgeId(bridge), now),
         }
     }

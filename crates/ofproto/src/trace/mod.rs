@@ -171,6 +171,7 @@ fn taken_by(action: &DpAction) -> Option<&'static str> {
     let DpAction::Punt(punt) = action else { return None };
     match **punt {
         Punt::Bfd { .. } => Some("BFD"),
+        Punt::Bpdu { .. } => Some("STP"),
         Punt::Cfm { .. } => Some("CFM"),
         Punt::Lacp { .. } => Some("LACP"),
         _ => None,

@@ -13,6 +13,8 @@ use packet::flow::text::NoNames;
 use packet::wire::build;
 use packet::{Offload, Packet, Pool, PoolConfig, Time};
 use ports::Port as _;
+use protocols::spanning_tree::State;
+use protocols::stp;
 use tunnel::header::{Header, Payload, Protocol};
 
 use crate::model::bond::BondMode;
@@ -211,6 +213,11 @@ fn raise(reason: DropReason) -> Bed {
         DropReason::ReservedAddress => {
             let bpdu = build::ethernet([1, 0x80, 0xc2, 0, 0, 1], ME, &[], 0x8808, &[0; 46]);
             ends(bed(&["actions=NORMAL"]), &bpdu)
+        }
+        DropReason::SpanningTree => {
+            let bed = bed(&["actions=output:2"]);
+            bed.set_tree_state(OfPort(1), Some(State::Stp(stp::State::Listening)));
+            ends(bed, &udp())
         }
         DropReason::MirrorPort => {
             let bed = bed(&["actions=NORMAL"]);

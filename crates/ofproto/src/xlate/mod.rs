@@ -32,6 +32,7 @@
 //! | `packet_type` | Packet types |
 //! | `protocol` | Frames of protocols that the switch itself takes part in |
 //! | `sample` | Samples for collectors, and what NetFlow is told |
+//! | `spanning_tree` | Ports that do not forward, or not yet |
 //! | `headers` | VLAN tags and MPLS labels of a key |
 //! | `tun_fields` | Fields for options of tunnels |
 //! | `tunnel_metadata` | These options, before and after a translation |
@@ -74,6 +75,7 @@ mod protocol;
 mod sample;
 #[cfg(test)]
 mod sample_tests;
+pub(crate) mod spanning_tree;
 pub mod steps;
 #[cfg(test)]
 mod tests;
@@ -444,12 +446,14 @@ impl<'a> Ctx<'a, '_> {
             if port.is_some_and(|port| self.is_taken_by_protocol(port)) {
                 return self.leave();
             }
-            self.mirror_received();
-            let in_port = self.in_port();
-            self.table_action(in_port, 0, true, false);
-            // The action set is the first flow's, for the controllers.
-            self.cookie = self.first_cookie;
-            self.end_pipeline();
+            self.as_spanning_tree_allows(port, |ctx| {
+                ctx.mirror_received();
+                let in_port = ctx.in_port();
+                ctx.table_action(in_port, 0, true, false);
+                // The action set is the first flow's, for the controllers.
+                ctx.cookie = ctx.first_cookie;
+                ctx.end_pipeline();
+            });
         } else {
             self.sample_received();
             self.not_sent(DropReason::InPortDown);
@@ -529,7 +533,11 @@ impl<'a> Ctx<'a, '_> {
         {
             return false;
         }
-        let stp = self.flow.common().dl_dst == [0x01, 0x80, 0xc2, 0, 0, 0];
+        if self.is_for_spanning_tree() {
+            // As in OVS, what controllers have set is for frames that are forwarded.
+            return true;
+        }
+        let stp = self.flow.common().dl_dst == spanning_tree::BRIDGES;
         let forbidden = if stp { PortConfig::NO_RECV_STP } else { PortConfig::NO_RECV };
         !port.config.intersects(forbidden)
     }

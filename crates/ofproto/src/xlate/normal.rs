@@ -133,7 +133,9 @@ impl Ctx<'_, '_> {
             if bridge.logical(state.port) == in_port || !floods {
                 continue;
             }
-            if self.includes(state, tags) {
+            if !state.spanning_tree.forwards() {
+                self.not_sent(DropReason::SpanningTree);
+            } else if self.includes(state, tags) {
                 self.output_tagged(state, tags);
             } else {
                 self.not_sent(DropReason::VlanNotAllowed);

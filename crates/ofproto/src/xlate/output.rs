@@ -122,6 +122,9 @@ impl<'a> Ctx<'a, '_> {
             self.not_sent(DropReason::ProtectedPort);
             return self.event(|| Event::Warning("Flow is between protected ports, skipping output."));
         }
+        if !self.spanning_tree_lets_out(state) {
+            return self.not_sent(DropReason::SpanningTree);
+        }
         if packet_type::of(&self.flow) != packet_type::ETHERNET && !state.takes_bare() {
             self.not_sent(DropReason::UnsupportedPacketType);
             return self
@@ -238,8 +241,10 @@ impl<'a> Ctx<'a, '_> {
             return;
         }
         if self.may_receive(port) {
-            self.table_action(port.port, 0, true, false);
-            self.end_pipeline();
+            self.as_spanning_tree_allows(Some(port), |ctx| {
+                ctx.table_action(port.port, 0, true, false);
+                ctx.end_pipeline();
+            });
         } else {
             self.not_sent(DropReason::InPortDown);
         }

@@ -14,10 +14,13 @@ use crate::model::forwarding::PortState;
 
 impl Ctx<'_, '_> {
     /// Has a frame that came in by a port handled by the switch itself, where it is of a protocol that is spoken by the port. As in OVS, CFM
-    /// comes before BFD, and that before LACP.
+    /// comes before BFD, that before LACP, and spanning trees last.
     pub(super) fn is_taken_by_protocol(&mut self, port: &PortState) -> bool {
         self.error.is_none()
-            && (self.is_taken_by_cfm(port) || self.is_taken_by_bfd(port) || self.is_taken_by_lacp(port))
+            && (self.is_taken_by_cfm(port)
+                || self.is_taken_by_bfd(port)
+                || self.is_taken_by_lacp(port)
+                || self.is_taken_by_spanning_tree(port))
     }
 
     fn is_taken_by_cfm(&mut self, port: &PortState) -> bool {
@@ -73,14 +76,14 @@ impl Ctx<'_, '_> {
         self.flow.get(Field::TunId) as u64
     }
 
-    fn take(&mut self, punt: Punt, detail: &str) -> bool {
+    pub(super) fn take(&mut self, punt: Punt, detail: &str) -> bool {
         self.out.push(DpAction::Punt(Arc::new(punt)));
         self.detail(|| detail.into());
         true
     }
 
     /// Whether a datagram is for this port. Where it is not, one bit that differs is matched, so that other datagrams have few flows.
-    fn is_tp_dst(&mut self, port: u16) -> bool {
+    pub(super) fn is_tp_dst(&mut self, port: u16) -> bool {
         let difference = self.flow.common().tp_dst.get() ^ port;
         let looked_at = if difference == 0 { u16::MAX } else { 0x8000 >> difference.leading_zeros() };
         let bits = self.wc.0.common_mut();

@@ -5,6 +5,30 @@ use crate::options::{OptionError, Options, Reader};
 use crate::stp::identifier::BridgeId;
 use crate::stp::timing::{Timing, TimingKeys};
 
+/// The options of a bridge.
+pub const KEYS: &[&str] = &[
+    "rstp-address",
+    "rstp-priority",
+    "rstp-ageing-time",
+    "rstp-force-protocol-version",
+    "rstp-max-age",
+    "rstp-forward-delay",
+    "rstp-transmit-hold-count",
+];
+
+/// The options of a port.
+pub const PORT_KEYS: &[&str] = &[
+    "rstp-enable",
+    "rstp-port-num",
+    "rstp-port-priority",
+    "rstp-path-cost",
+    "rstp-port-admin-edge",
+    "rstp-port-auto-edge",
+    "rstp-port-mcheck",
+    "rstp-admin-p2p-mac",
+    "rstp-admin-port-state",
+];
+
 /// The greatest number of a port.
 pub const MAX_PORTS: u16 = 4095;
 

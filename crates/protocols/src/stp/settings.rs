@@ -5,6 +5,12 @@ use super::timing::{Timing, TimingKeys};
 use crate::ethernet::Mac;
 use crate::options::{OptionError, Options, Reader};
 
+/// The options of a bridge.
+pub const KEYS: &[&str] = &["stp-system-id", "stp-priority", "stp-hello-time", "stp-max-age", "stp-forward-delay"];
+
+/// The options of a port.
+pub const PORT_KEYS: &[&str] = &["stp-enable", "stp-port-num", "stp-port-priority", "stp-path-cost"];
+
 /// The greatest number of a port.
 pub const MAX_PORTS: u16 = 255;
 

@@ -13,6 +13,7 @@ use export::settings::BridgeExport;
 use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
 use ofproto::{BondSettings, TableSettings};
 use openflow::{TableId, Version, Versions};
+use protocols::spanning_tree::Protocol as TreeProtocol;
 use serde::Serialize;
 
 use super::conntrack::Conntrack;
@@ -225,6 +226,10 @@ pub struct BridgeSettings {
     /// OpenFlow tables with limits, policies and names of their own (`flow_tables`).
     #[serde(skip)]
     pub tables: BTreeMap<TableId, TableSettings>,
+    /// NORMAL forwards frames to the addresses that bridges keep for themselves (`forward-bpdu`).
+    pub forward_bpdu: bool,
+    /// What keeps loops from forwarding (`stp_enable`, `rstp_enable`).
+    pub spanning_tree: SpanningTree,
     /// Copies of packets (`mirrors`).
     pub mirrors: Vec<ofproto::Mirror>,
     /// Samples and flow records for collectors (`sflow`, `netflow`, `ipfix`).
@@ -256,10 +261,31 @@ impl Default for BridgeSettings {
             in_band: true,
             in_band_queue: None,
             tables: BTreeMap::new(),
+            forward_bpdu: false,
+            spanning_tree: SpanningTree::default(),
             mirrors: Vec::new(),
             export: BridgeExport::default(),
         }
     }
+}
+
+/// What keeps the loops of a bridge from forwarding.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SpanningTree {
+    /// The protocol.
+    #[serde(serialize_with = "tree_protocol_name")]
+    pub protocol: TreeProtocol,
+    /// The options of the bridge that begin with `stp-` or `rstp-`.
+    pub options: BTreeMap<String, String>,
+}
+
+/// The protocols, by name.
+pub const TREE_PROTOCOLS: [(&str, TreeProtocol); 3] =
+    [("off", TreeProtocol::Off), ("stp", TreeProtocol::Stp), ("rstp", TreeProtocol::Rstp)];
+
+fn tree_protocol_name<S: serde::Serializer>(protocol: &TreeProtocol, serializer: S) -> Result<S::Ok, S::Error> {
+    let name = TREE_PROTOCOLS.iter().find(|(_, p)| p == protocol).map_or("", |(name, _)| name);
+    serializer.serialize_str(name)
 }
 
 /// What the LOCAL port of a bridge is.
@@ -307,6 +333,8 @@ pub struct Port {
     pub last_active: LastActive,
     /// How LACP is spoken by its interfaces.
     pub lacp: Lacp,
+    /// Its part in the spanning tree: its options that begin with `stp-` or `rstp-`.
+    pub spanning_tree: BTreeMap<String, String>,
 }
 
 /// How LACP is spoken by the interfaces of a port, as the database has it.
@@ -345,8 +373,8 @@ impl Port {
     }
 
     /// What is more than VLANs and interfaces.
-    pub fn logical(&self) -> (&Option<BondSettings>, &Lacp) {
-        (&self.bond, &self.lacp)
+    pub fn logical(&self) -> (&Option<BondSettings>, &Lacp, &BTreeMap<String, String>) {
+        (&self.bond, &self.lacp, &self.spanning_tree)
     }
 }
 

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapath::PortNo;
-use ofproto::{BridgeConfig, Device, LacpConfig, PathCheckConfig, PortSpec, PortVlan, TunnelPort};
+use ofproto::{
+    BridgeConfig, Device, LacpConfig, PathCheckConfig, PortSpec, PortVlan, SpanningTreeConfig, SpanningTreePort,
+    TunnelPort,
+};
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::registry;
@@ -21,7 +24,8 @@ use super::openflow::SocketRequests;
 use crate::config::Workers;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
-    self, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, VlanMode, Vlans,
+    self, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, SpanningTree,
+    VlanMode, Vlans,
 };
 use crate::config::http::Http;
 use crate::config::policing::Policing;
@@ -351,13 +355,18 @@ impl LiveSwitch {
         wanted.map_or(Ok(()), |wanted| self.set_queues_of_new(&bridge, lost.port, wanted))
     }
 
-    /// Puts in force how the interfaces of a port share its traffic, and how they speak LACP.
+    /// Puts in force how the interfaces of a port share its traffic, how they speak LACP, and which part they have in the spanning tree.
     fn set_bond(&self, bridge: &str, port: &str, wanted: &Port) -> StepResult {
         let bridge = self.bridge(bridge)?;
         let mode = wanted.lacp.mode.clone().filter(|_| wanted.lacp.is_on());
         let interfaces = if wanted.bond.is_some() { 2 } else { 1 };
         let options = wanted.lacp.options.clone();
         bridge.set_lacp(port, mode.map(|mode| LacpConfig { mode, options, interfaces }));
+        for (name, interface) in &wanted.interfaces {
+            if let Some(number) = bridge.port_by_name(name) {
+                bridge.set_spanning_tree(number, spanning_tree(wanted, interface));
+            }
+        }
         match &wanted.bond {
             Some(settings) => {
                 let last_active = wanted.last_active.0.unwrap_or_default();
@@ -389,6 +398,7 @@ impl LiveSwitch {
             logical: Some(port_name.to_owned()),
             lacp: interface.lacp.clone(),
             path_checks: path_checks(interface),
+            spanning_tree: spanning_tree(wanted, interface),
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
@@ -594,6 +604,9 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
     (config.in_band, config.in_band_queue) = (settings.in_band, settings.in_band_queue);
     config.tables = settings.tables.clone();
     config.mirrors = settings.mirrors.clone();
+    config.forward_bpdu = settings.forward_bpdu;
+    let SpanningTree { protocol, options } = settings.spanning_tree.clone();
+    config.spanning_tree = SpanningTreeConfig { protocol, options };
     config.datapath_type = match settings.local_kind {
         LocalKind::DummyInternal => ofproto::DatapathType::Dummy,
         LocalKind::Tap => ofproto::DatapathType::Netdev,
@@ -643,6 +656,12 @@ fn path_checks(interface: &Interface) -> PathCheckConfig {
     let (bfd, cfm) = (interface.bfd.clone(), interface.cfm.options.clone());
     let key_of_flow = ["key", "in_key"].iter().any(|key| interface.options.get(*key).is_some_and(|key| key == "flow"));
     PathCheckConfig { bfd, cfm_mpid: interface.cfm.mpid, cfm, key_of_flow }
+}
+
+/// An interface's part in the spanning tree of its bridge.
+fn spanning_tree(port: &Port, interface: &Interface) -> SpanningTreePort {
+    let is_internal = matches!(&*interface.kind, "internal" | "dummy-internal");
+    SpanningTreePort { options: port.spanning_tree.clone(), is_internal }
 }
 
 fn port_vlan(vlans: &Vlans) -> PortVlan {

@@ -45,6 +45,7 @@
 //! - `routes`: what the HTTP server answers
 //! - `seed`: secrets of the datapaths' hashes
 //! - `separate`: datapaths that no bridge uses
+//! - `spanning_tree`: the thread that runs STP and RSTP
 //! - `topology`: the machine's cores and NUMA nodes
 //! - `verifier`: the thread that verifies what the caches did
 //! - `watch`: the thread that watches the ports' devices
@@ -98,6 +99,7 @@ mod reload;
 mod routes;
 mod seed;
 mod separate;
+mod spanning_tree;
 pub mod topology;
 mod verifier;
 mod watch;
@@ -112,6 +114,7 @@ use netstate::NetWatch;
 use path_checks::PathCheckThread;
 use process::{exit, panic};
 use reload::{Asker, Reloader};
+use spanning_tree::SpanningTreeThread;
 use verifier::VerifierThread;
 use watch::Watch;
 
@@ -263,6 +266,7 @@ impl<S: ConfigSource> Daemon<S> {
             numbers_had: (!source.pushes()).then(Default::default),
         })?;
         let _path_checks = PathCheckThread::start(engine)?;
+        let _spanning_trees = SpanningTreeThread::start(engine)?;
         let _bonds = BondThread::start(engine)?;
         let watch = Watch::start(engine, configurator.jobs())?;
         let _net_watch = NetWatch::start(engine, settings.netstate)?;

@@ -60,7 +60,7 @@ pub enum ReconfigureStep {
     SetVlans { bridge: String, port: String, interfaces: Vec<String>, vlans: Vlans },
     /// Changes MTU or Ethernet address of an interface.
     SetInterface { bridge: String, port: String, interface: String, wanted: Interface },
-    /// Changes how the interfaces of a port share traffic, and how LACP is spoken by them.
+    /// Changes how the interfaces of a port share traffic, how LACP is spoken by them, and their part in the spanning tree.
     SetBond { bridge: String, port: String, interfaces: Vec<String>, wanted: Port },
     /// Takes interfaces of a port from a bridge and closes their devices. Without any, there is no port.
     RemovePort { bridge: String, port: String, interfaces: Vec<String> },
@@ -357,7 +357,7 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
         }),
         ReconfigureStep::SetBond { bridge, port, wanted, .. } => in_bridge(bridges, &bridge, |b| {
             if let Some(port) = b.ports.get_mut(&port) {
-                (port.bond, port.lacp) = (wanted.bond, wanted.lacp);
+                (port.bond, port.lacp, port.spanning_tree) = (wanted.bond, wanted.lacp, wanted.spanning_tree);
             }
         }),
         ReconfigureStep::SetVlans { bridge, port, vlans, .. } => in_bridge(bridges, &bridge, |b| {

@@ -39,6 +39,9 @@ pub use module::Module;
 use pattern::Message;
 use sink::{LogFile, Method, Syslog};
 
+/// The threads whose messages are OVS's main thread's, which have no thread's name: scripts look for such lines.
+const OF_MAIN: [&str; 2] = ["main", "spanning-tree"];
+
 /// Facility `daemon` of syslog.
 const DAEMON: u8 = 3;
 
@@ -232,7 +235,7 @@ impl Logger {
             level: record.level,
             text: record.text,
             number: self.number.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
-            thread: thread.name().filter(|name| *name != "main").unwrap_or(""),
+            thread: thread.name().filter(|name| !OF_MAIN.contains(name)).unwrap_or(""),
             time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             uptime: self.started.elapsed(),
             facility: DAEMON,

@@ -245,6 +245,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::ProtectedPort => "datapath_drop_protected_port",
         DropReason::BondAdmission => "datapath_drop_bond_admission",
         DropReason::ReservedAddress => "datapath_drop_reserved_address",
+        DropReason::SpanningTree => "drop_action_forwarding_disabled",
         DropReason::MirrorPort => "datapath_drop_mirror_port",
         DropReason::Fragment => "datapath_drop_fragment",
     }

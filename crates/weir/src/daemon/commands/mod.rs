@@ -27,6 +27,7 @@
 //! - `reports`: `weir/show`, `weir/ports`
 //! - `routes`: `ovs/route/...`
 //! - `slow_path`: `upcall/...`, `revalidator/...`, `memory/show`
+//! - `spanning_tree`: `stp/...`, `rstp/...`
 //! - `stats`: `weir/stats`
 //! - `tap`: `weir/tap`
 //! - `time`: `time/stop`, `time/warp`
@@ -103,6 +104,7 @@ mod qos;
 pub mod reports;
 mod routes;
 mod slow_path;
+mod spanning_tree;
 pub mod stats;
 mod tap;
 mod time;
@@ -172,6 +174,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     activity::COMMANDS,
     bonds::COMMANDS,
     path_checks::COMMANDS,
+    spanning_tree::COMMANDS,
     datapaths::COMMANDS,
     dpctl::COMMANDS,
     conntrack::COMMANDS,

@@ -8,7 +8,7 @@ use super::Context;
 use crate::daemon::aging;
 use crate::daemon::engine::Engine;
 use crate::daemon::exporter;
-use crate::daemon::{bonds, path_checks};
+use crate::daemon::{bonds, path_checks, spanning_tree};
 use crate::unixctl::command::{Outcome, Reply};
 
 /// How long a step waits for packets under way, or for what the step before has made due.
@@ -58,14 +58,17 @@ fn take(engine: &Engine, step: Duration) {
     engine.datapath.settle(SETTLE_TIMEOUT);
     clock.warp(step);
     path_checks::run(&engine.switch);
+    spanning_tree::run(&engine.switch);
     bonds::run(&engine.switch);
     aging::forget_neighbours(&engine.switch, engine.timer.now());
     engine.switch.run(engine.timer.now());
     engine.datapath.settle(SETTLE_TIMEOUT);
     // What packets of the step have made due: answers, and paths that are up or down by them.
     path_checks::run(&engine.switch);
+    spanning_tree::run(&engine.switch);
     engine.datapath.settle(SETTLE_TIMEOUT);
     path_checks::run(&engine.switch);
+    spanning_tree::run(&engine.switch);
     exporter::run(&engine.switch);
 }
 

@@ -5,7 +5,7 @@ import { bits, duration, percent, short, whole } from "./format.js";
 import * as graphs from "./graphs.js";
 
 /** Drops that somebody has asked for: by rules, filters, VLANs, or a port that is disabled. All others are losses. */
-const DECIDED = new Set(["rule", "ingress_filter", "meter", "vlan_not_allowed", "fragment", "ttl_exceeded", "reflection", "reserved_address",
+const DECIDED = new Set(["rule", "ingress_filter", "meter", "vlan_not_allowed", "fragment", "ttl_exceeded", "reflection", "reserved_address", "spanning_tree",
   "mirror_port", "in_port_down", "port_down"]);
 
 const section = $("#status");

@@ -92,18 +92,33 @@ pub const TABLES: &[TableColumns] = &[
             "other_config",
             "ports",
             "protocols",
+            "rstp_enable",
             "sflow",
+            "stp_enable",
         ],
-        written: &["datapath_id", "datapath_version"],
-        without_effect: &["auto_attach", "mcast_snooping_enable", "rstp_enable", "stp_enable"],
+        written: &["datapath_id", "datapath_version", "rstp_status", "status"],
+        without_effect: &["auto_attach", "mcast_snooping_enable"],
         keys: &[
             "controller-queue-size",
             "datapath-id",
             "disable-in-band",
+            "forward-bpdu",
             "hwaddr",
             "in-band-queue",
             "mac-aging-time",
             "mac-table-size",
+            "rstp-address",
+            "rstp-ageing-time",
+            "rstp-force-protocol-version",
+            "rstp-forward-delay",
+            "rstp-max-age",
+            "rstp-priority",
+            "rstp-transmit-hold-count",
+            "stp-forward-delay",
+            "stp-hello-time",
+            "stp-max-age",
+            "stp-priority",
+            "stp-system-id",
         ],
     },
     TableColumns {
@@ -123,7 +138,7 @@ pub const TABLES: &[TableColumns] = &[
             "trunks",
             "vlan_mode",
         ],
-        written: &["bond_active_slave", "status"],
+        written: &["bond_active_slave", "rstp_statistics", "rstp_status", "statistics", "status"],
         without_effect: &["bond_fake_iface", "mac"],
         keys: &[
             "all-members-active",
@@ -138,6 +153,19 @@ pub const TABLES: &[TableColumns] = &[
             "lb-output-action",
             "priority-tags",
             "qinq-ethtype",
+            "rstp-admin-p2p-mac",
+            "rstp-admin-port-state",
+            "rstp-enable",
+            "rstp-path-cost",
+            "rstp-port-admin-edge",
+            "rstp-port-auto-edge",
+            "rstp-port-mcheck",
+            "rstp-port-num",
+            "rstp-port-priority",
+            "stp-enable",
+            "stp-path-cost",
+            "stp-port-num",
+            "stp-port-priority",
         ],
     },
     TableColumns {
@@ -311,7 +339,7 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 7] = [
+    const READERS: [&str; 9] = [
         include_str!("read.rs"),
         include_str!("bond.rs"),
         include_str!("mod.rs"),
@@ -319,6 +347,8 @@ mod tests {
         include_str!("../../../../ports/src/dpdk/settings.rs"),
         include_str!("../../../../protocols/src/lacp/options.rs"),
         include_str!("../../../../protocols/src/cfm/settings.rs"),
+        include_str!("../../../../protocols/src/stp/settings.rs"),
+        include_str!("../../../../protocols/src/rstp/settings.rs"),
     ];
 
     #[test]

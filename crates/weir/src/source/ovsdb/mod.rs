@@ -15,6 +15,7 @@
 //! - `flow_tables`: the table Flow_Table
 //! - `mirror`: the table Mirror
 //! - `path_checks`: BFD and CFM
+//! - `spanning_tree`: STP and RSTP
 //! - [`read`]: from the rows to the desired state
 //! - `unsupported`: what the database asks for and Weir does not do
 //! - `writeback`: writes what runs to the database
@@ -42,6 +43,7 @@ pub mod fuzz;
 mod mirror;
 mod path_checks;
 pub mod read;
+mod spanning_tree;
 mod unsupported;
 mod writeback;
 

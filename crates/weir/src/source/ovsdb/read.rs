@@ -12,6 +12,7 @@ use datapath::{AutoBalance, RxPolicy, Topology};
 use openflow::{Version, Versions};
 use ovsdb::{Atom, Replica, Row};
 use ports::registry;
+use protocols::spanning_tree::Protocol;
 
 use super::bond;
 use super::conntrack;
@@ -20,11 +21,12 @@ use super::files::Files;
 use super::flow_tables;
 use super::mirror;
 use super::path_checks;
+use super::spanning_tree;
 use super::unsupported;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
     Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LastNumber, LocalKind,
-    MAX_THREADS, POLICIES, Port, PriorityTags, VlanMode, Vlans, Workers, parse_mac,
+    MAX_THREADS, POLICIES, Port, PriorityTags, SpanningTree, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::http::{Http, HttpAddress};
 use crate::config::policing::{EgressPolicer, IngressPolicing, Policing};
@@ -332,7 +334,8 @@ impl DatabaseState {
                     interface.policing.egress = egress;
                 });
                 let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
-                let port = Port { vlans: vlans(port), interfaces, bond, last_active, lacp };
+                let spanning_tree = spanning_tree::options(port);
+                let port = Port { vlans: vlans(port), interfaces, bond, last_active, lacp, spanning_tree };
                 bridge.ports.insert(port_name.to_owned(), port);
             }
         }
@@ -383,10 +386,29 @@ impl DatabaseState {
             mac_table_size: size.map_or(default.mac_table_size, |n| n.clamp(10, 1_000_000) as u32),
             flood_vlans: row.integers("flood_vlans").filter_map(|vlan| u16::try_from(vlan).ok()).collect(),
             protocols: self.protocols(row, name),
+            forward_bpdu: row.map_string("other_config", "forward-bpdu") == Some("true"),
+            spanning_tree: self.spanning_tree(row, name),
             in_band: row.map_string("other_config", "disable-in-band") != Some("true"),
             in_band_queue: queue.and_then(|queue| u32::try_from(queue).ok()),
             ..default
         }
+    }
+
+    fn spanning_tree(&mut self, row: &Row, name: &str) -> SpanningTree {
+        let is_set = |column| row.boolean(column) == Some(true);
+        let protocol = match (is_set("stp_enable"), is_set("rstp_enable")) {
+            (false, false) => Protocol::Off,
+            (true, false) => Protocol::Stp,
+            (with_stp, true) => {
+                if with_stp {
+                    self.warn(format!(
+                        "{name}: RSTP and STP are mutually exclusive but both are configured; enabling RSTP"
+                    ));
+                }
+                Protocol::Rstp
+            }
+        };
+        SpanningTree { protocol, options: spanning_tree::options(row) }
     }
 
     /// A value that is there and right.

@@ -13,6 +13,7 @@ use super::OVS_VERSION;
 use super::conntrack;
 use super::path_checks;
 use super::read::DatabaseState;
+use super::spanning_tree;
 use crate::config::Target;
 use crate::config::desired::format_mac;
 use crate::features::capabilities;
@@ -107,18 +108,18 @@ impl Writer<'_> {
         let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
         let version = if bridge.is_some() { "<built-in>" } else { "" };
         self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
+        self.update(row, spanning_tree::bridge_columns(bridge.as_ref()));
         let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
         let ports: HashMap<_, _> = ports.iter().map(|info| (info.name.as_str(), info)).collect();
         let rows: Vec<_> = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid)).collect();
-        for port in &rows {
-            // Its keys are those of the spanning tree, which no port takes part in: what a daemon before this
-            // one has left there is not true any more.
-            self.update(port, [("status", nothing())]);
-        }
         let bonds = bridge.as_ref().map(ofproto::Bridge::bonds).unwrap_or_default();
         for port in rows {
             let bond = bonds.iter().find(|bond| port.string("name") == Some(&bond.name));
             let active = bond.map(|bond| bond.active_mac).filter(|mac| *mac != [0; 6]);
+            let only = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
+            let only = only.filter_map(|interface| ports.get(interface.string("name")?)).map(|info| info.port).next();
+            let with_counters = self.extent == Extent::StatusAndStatistics;
+            self.update(port, spanning_tree::port_columns(bridge.as_ref(), only, with_counters));
             self.update(port, [("bond_active_slave", optional(active.map(|mac| format_mac(&mac))))]);
             let interfaces = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
             for interface in interfaces.collect::<Vec<_>>() {

@@ -22,6 +22,7 @@
 //!
 //! - `bond`: bonds and LACP
 //! - `path_checks`: BFD and CFM
+//! - `spanning_tree`: STP and RSTP
 //! - `reader`: typed values out of a document, with the line of each
 //! - [`settings`]: what a file may say, for the manual
 
@@ -55,6 +56,7 @@ mod export;
 mod path_checks;
 mod reader;
 pub mod settings;
+mod spanning_tree;
 use reader::{Document, Item, Section};
 
 /// A file.
@@ -408,6 +410,8 @@ fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
             .filter_map(|item| item.integer(0..=4095, "a VLAN"))
             .map(|vlan| vlan as u16)
             .collect(),
+        forward_bpdu: s.bool("forward-bpdu").unwrap_or(default.forward_bpdu),
+        spanning_tree: spanning_tree::read_bridge(s),
         ..default
     }
 }
@@ -460,6 +464,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
     check_interface_name(name, &s);
     let vlans = read_vlans(&mut s);
     let (bond, lacp) = (bond::read(&mut s), bond::read_lacp(&mut s));
+    let spanning_tree = spanning_tree::read_port(&mut s);
     let members = s.named("interface", |name, mut s| {
         check_interface_name(name, &s);
         let interface = read_interface(&mut s);
@@ -471,12 +476,19 @@ fn read_port(name: &str, mut s: Section) -> Port {
     s.finish();
     if members.is_empty() {
         check_options(&s, name, &interface);
-        return Port { lacp, ..Port::single(name, interface, vlans) };
+        return Port { lacp, spanning_tree, ..Port::single(name, interface, vlans) };
     }
     if interface != (Interface { kind: "system".into(), ingress_offload: true, ..Interface::default() }) {
         s.error("what belongs to a device (type, options, ofport, mtu, mac, ...) stands with each interface of a bond");
     }
-    Port { bond: (members.len() > 1).then_some(bond), interfaces: members, vlans, lacp, ..Port::default() }
+    Port {
+        bond: (members.len() > 1).then_some(bond),
+        interfaces: members,
+        vlans,
+        lacp,
+        spanning_tree,
+        ..Port::default()
+    }
 }
 
 fn check_interface_name(name: &str, s: &Section) {

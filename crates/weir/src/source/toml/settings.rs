@@ -143,6 +143,9 @@ pub const TABLES: &[Table] = &[
             "mac-aging-time-s" "15 to 3600" "300" "After how long without a packet a learnt address is forgotten, in seconds.";
             "mac-table-size" "10 to 1000000" "8192" "Most learnt addresses.";
             "flood-vlans" "list of 0 to 4095" "[]" "VLANs in which no address is learnt, and every packet is flooded.";
+            "forward-bpdu" BOOL "false" "Whether its rule NORMAL forwards frames to the addresses that bridges keep for themselves, as BPDUs are.";
+            "spanning-tree" "\"off\", \"stp\" or \"rstp\"" "\"off\"" "Which protocol keeps loops from forwarding.";
+            "spanning-tree-options" "a table" "{}" "Options of that, as in ovs-vswitchd.conf.db(5): { rstp-priority = 4096 }.";
             "controllers" "list of targets, or tables" "[]" "OpenFlow controllers: [\"tcp:192.0.2.1:6653\", \"ptcp:6653\"].";
             "flows" "list of texts" "[]" "Flows in the tables from the start, in the syntax of ovs-ofctl(8).";
         },
@@ -201,6 +204,7 @@ pub const TABLES: &[Table] = &[
             "lacp-time" "\"slow\" or \"fast\"" "" "How often the other end is to send: each 30 seconds, as without, or each second.";
             "lacp-system-id" "an Ethernet address" "" "The address of the system by LACP; without, the bridge's.";
             "lacp-system-priority" "1 to 65535" "" "Its priority; without, 65534, or 65535 with a single interface.";
+            "spanning-tree-options" "a table" "{}" "Its part in the spanning tree of the bridge, as in ovs-vswitchd.conf.db(5): { rstp-port-admin-edge = true }.";
             "lacp-fallback-ab" BOOL "false" "Whether the bond is one of \"active-backup\" while the other end does not speak LACP.";
         },
     },
