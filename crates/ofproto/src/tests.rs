@@ -209,6 +209,7 @@ fn patch_ports_join_bridges() {
         logical: None,
         lacp: Default::default(),
         path_checks: Default::default(),
+        mcast_snooping: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use openflow::{TableId, Versions};
+use protocols::mcast;
 
 use super::mac::MacSettings;
 use super::mirror::Mirror;
@@ -56,6 +57,8 @@ pub struct BridgeConfig {
     pub fail_mode: FailMode,
     /// MAC learning.
     pub mac: MacSettings,
+    /// Multicast snooping, where it is enabled.
+    pub mcast_snooping: Option<mcast::Settings>,
     /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
     pub forward_bpdu: bool,
     /// Tables that are not as by default.
@@ -80,6 +83,7 @@ impl BridgeConfig {
             datapath_type: DatapathType::default(),
             fail_mode: FailMode::default(),
             mac: MacSettings::default(),
+            mcast_snooping: None,
             forward_bpdu: false,
             tables: BTreeMap::new(),
             mirrors: Vec::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use openflow::{EthAddr, OfPort, PortConfig, PortDesc, PortFeatures, PortState};
 use packet::Time;
 use ports::Port;
+use protocols::mcast;
 
 use crate::model::path_check::PathCheckConfig;
 use crate::model::tunnels::TunnelPort;
@@ -27,6 +28,8 @@ pub struct PortSpec {
     pub lacp: std::collections::BTreeMap<String, String>,
     /// How the path behind the interface is checked.
     pub path_checks: PathCheckConfig,
+    /// What it gets of multicast whoever is a member.
+    pub mcast_snooping: mcast::PortSettings,
     /// VLANs.
     pub vlan: PortVlan,
     /// Initial OpenFlow configuration.
@@ -43,6 +46,7 @@ impl PortSpec {
             logical: None,
             lacp: Default::default(),
             path_checks: PathCheckConfig::default(),
+            mcast_snooping: mcast::PortSettings::default(),
             vlan: PortVlan::default(),
             config: PortConfig::empty(),
         }

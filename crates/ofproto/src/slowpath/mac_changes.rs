@@ -162,6 +162,7 @@ mod tests {
             logical: None,
             lacp: Default::default(),
             path_checks: Default::default(),
+            mcast_snooping: Default::default(),
             vlan: PortVlan::default(),
             config: Default::default(),
         };

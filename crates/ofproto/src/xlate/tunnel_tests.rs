@@ -91,6 +91,7 @@ impl Host {
             logical: None,
             lacp: Default::default(),
             path_checks: Default::default(),
+            mcast_snooping: Default::default(),
             vlan: Default::default(),
             config: openflow::PortConfig::empty(),
         };
@@ -299,6 +300,7 @@ fn a_tunnel_in_itself_ends() {
         logical: None,
         lacp: Default::default(),
         path_checks: Default::default(),
+        mcast_snooping: Default::default(),
         vlan: Default::default(),
         config: openflow::PortConfig::empty(),
     };

@@ -258,6 +258,8 @@ impl LiveSwitch {
         let local = bridge.port(OfPort::LOCAL);
         if local.is_some() {
             bridge.set_port_vlan(OfPort::LOCAL, port_vlan(&settings.local_vlans)).map_err(|e| e.to_string())?;
+            let multicast = settings.local_mcast_snooping;
+            bridge.set_port_multicast(OfPort::LOCAL, multicast).map_err(|e| e.to_string())?;
         }
         match local.and_then(|p| p.device).filter(|device| !device.is_gone()) {
             Some(local) => local.set_mac(bridge_mac(name, settings)).map_err(|e| e.to_string()),
@@ -277,7 +279,8 @@ impl LiveSwitch {
         let bridge = self.bridge(name)?;
         let device = self.open_local(name, settings)?;
         let vlan = port_vlan(&settings.local_vlans);
-        let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, ..PortSpec::new(device) };
+        let mcast_snooping = settings.local_mcast_snooping;
+        let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, mcast_snooping, ..PortSpec::new(device) };
         let port = bridge.add_port(spec).map_err(|e| format!("LOCAL port: {e}"))?;
         log_added(name, name, port);
         tracing::info!("bridge {name}: using datapath ID {:016x}", bridge.config().datapath_id);
@@ -389,6 +392,7 @@ impl LiveSwitch {
             logical: Some(port_name.to_owned()),
             lacp: interface.lacp.clone(),
             path_checks: path_checks(interface),
+            mcast_snooping: interface.mcast_snooping,
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
@@ -509,6 +513,7 @@ impl LiveSwitch {
         bridge.set_queue_dscp(info.port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         bridge.set_member_lacp(info.port, interface.lacp.clone());
         bridge.set_path_checks(info.port, path_checks(interface));
+        bridge.set_port_multicast(info.port, interface.mcast_snooping).map_err(|e| e.to_string())?;
         if interface.kind == "patch" {
             return self.set_patch(&bridge, info.port, name, interface);
         }
@@ -600,6 +605,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
     };
     config.mac.ageing = settings.mac_aging_time;
     config.mac.max_entries = settings.mac_table_size as usize;
+    config.mcast_snooping = settings.mcast_snooping;
     config
 }
 

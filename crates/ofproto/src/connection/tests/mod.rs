@@ -53,6 +53,7 @@ fn add_port(bridge: &Bridge, name: &str) -> OfPort {
         logical: None,
         lacp: Default::default(),
         path_checks: Default::default(),
+        mcast_snooping: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

@@ -10,6 +10,7 @@
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
+//! - `multicast`: `mdb/...`
 //! - `path_checks`: `bfd/...`, `cfm/...`
 //! - `bonds`: `bond/...`
 //! - `explain`: `weir/explain`
@@ -94,6 +95,7 @@ pub mod flows;
 pub mod implementations;
 mod ingress;
 pub mod metrics;
+mod multicast;
 mod neighbours;
 mod path_checks;
 pub mod perf;
@@ -179,6 +181,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     features::COMMANDS,
     coverage::COMMANDS,
     dpdk::COMMANDS,
+    multicast::COMMANDS,
     implementations::COMMANDS,
     ingress::COMMANDS,
     neighbours::COMMANDS,

@@ -85,6 +85,7 @@ pub const TABLES: &[TableColumns] = &[
             "fail_mode",
             "flow_tables",
             "ipfix",
+            "mcast_snooping_enable",
             "mirrors",
             "name",
             "netflow",
@@ -94,7 +95,7 @@ pub const TABLES: &[TableColumns] = &[
             "sflow",
         ],
         written: &["datapath_id", "datapath_version"],
-        without_effect: &["auto_attach", "flood_vlans", "mcast_snooping_enable", "rstp_enable", "stp_enable"],
+        without_effect: &["auto_attach", "flood_vlans", "rstp_enable", "stp_enable"],
         keys: &[
             "controller-queue-size",
             "datapath-id",
@@ -103,6 +104,9 @@ pub const TABLES: &[TableColumns] = &[
             "in-band-queue",
             "mac-aging-time",
             "mac-table-size",
+            "mcast-snooping-aging-time",
+            "mcast-snooping-disable-flood-unregistered",
+            "mcast-snooping-table-size",
         ],
     },
     TableColumns {
@@ -134,6 +138,8 @@ pub const TABLES: &[TableColumns] = &[
             "lacp-system-priority",
             "lacp-time",
             "lb-output-action",
+            "mcast-snooping-flood",
+            "mcast-snooping-flood-reports",
             "priority-tags",
             "qinq-ethtype",
         ],
@@ -309,7 +315,7 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 7] = [
+    const READERS: [&str; 8] = [
         include_str!("read.rs"),
         include_str!("bond.rs"),
         include_str!("mod.rs"),
@@ -317,6 +323,7 @@ mod tests {
         include_str!("../../../../ports/src/dpdk/settings.rs"),
         include_str!("../../../../protocols/src/lacp/options.rs"),
         include_str!("../../../../protocols/src/cfm/settings.rs"),
+        include_str!("../../../../protocols/src/mcast/settings.rs"),
     ];
 
     #[test]

@@ -14,6 +14,7 @@
 //! - [`files`]: which files the database may name
 //! - `flow_tables`: the table Flow_Table
 //! - `mirror`: the table Mirror
+//! - `multicast`: multicast snooping
 //! - `path_checks`: BFD and CFM
 //! - [`read`]: from the rows to the desired state
 //! - `unsupported`: what the database asks for and Weir does not do
@@ -40,6 +41,7 @@ pub mod files;
 mod flow_tables;
 pub mod fuzz;
 mod mirror;
+mod multicast;
 mod path_checks;
 pub mod read;
 mod unsupported;

@@ -142,6 +142,10 @@ pub const TABLES: &[Table] = &[
             "fail-mode" "\"standalone\" or \"secure\"" "\"standalone\"" "What it does while no controller is connected: learn addresses and forward, or what its flows say and nothing else.";
             "mac-aging-time-s" "15 to 3600" "300" "After how long without a packet a learnt address is forgotten, in seconds.";
             "mac-table-size" "10 to 1000000" "8192" "Most learnt addresses.";
+            "mcast-snooping" BOOL "false" "Whether multicast goes only where hosts ask for it by IGMP or MLD.";
+            "mcast-snooping-aging-time-s" "15 to 3600" "300" "After how long a membership is over that is not renewed, in seconds.";
+            "mcast-snooping-table-size" "10 to 1000000" "2048" "Most multicast groups.";
+            "mcast-snooping-disable-flood-unregistered" BOOL "false" "Whether groups that nobody has asked for go to routers only, instead of everywhere.";
             "controllers" "list of targets, or tables" "[]" "OpenFlow controllers: [\"tcp:192.0.2.1:6653\", \"ptcp:6653\"].";
             "flows" "list of texts" "[]" "Flows in the tables from the start, in the syntax of ovs-ofctl(8).";
         },
@@ -172,6 +176,8 @@ pub const TABLES: &[Table] = &[
             "tag" "1 to 4094" "" "The VLAN of an access port, or the native one of a trunk.";
             "trunks" "list of 0 to 4094" "[]" "The VLANs that a trunk carries; without, all.";
             "vlan-mode" "\"access\", \"trunk\", \"native-tagged\", \"native-untagged\" or \"dot1q-tunnel\"" "" "How it carries them; without, \"access\" with a tag and \"trunk\" without.";
+            "mcast-snooping-flood" BOOL "false" "Whether it gets all multicast of a bridge that snoops.";
+            "mcast-snooping-flood-reports" BOOL "false" "Whether it gets what hosts of such a bridge ask for by IGMP or MLD.";
             "ingress-filter" TEXT "" "Rules for the frames that it receives: \"drop udp port 1900; limit 1k icmp\".";
             "ingress-ebpf" FILE "" "An object file with an XDP program, which sees the frames that the rules let pass.";
             "ingress-ebpf-program" TEXT "" "Which of its programs.";
