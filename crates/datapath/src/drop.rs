@@ -89,6 +89,7 @@ reasons! {
         BondAdmission "bond_admission" "A member of a bond has received a copy of what another one receives, or what the bond has sent itself.";
         ReservedAddress "reserved_address" "NORMAL does not forward frames to the addresses that bridges keep for themselves.";
         SpanningTree "spanning_tree" "The port that it comes from, or each one to send to, does not forward: the spanning tree keeps it from closing a loop.";
+        NoMulticastReceiver "no_multicast_receiver" "No port of the VLAN is a member of the multicast group or leads to a router, and the bridge does not flood it.";
         MirrorPort "mirror_port" "The port that it comes from, or is for, is reserved for the output of a mirror.";
         Fragment "fragment" "The bridge drops IP fragments.";
         PipelineDepth "pipeline_depth" "The OpenFlow tables resubmit too deeply.";

@@ -329,6 +329,7 @@ impl Switch {
         let input = Input { learning: Some(&batch), packet_out: traced.actions, ..input };
         let (now, out) = (input.now, translate(&forwarding, &self.interners, &input, Some(sink)));
         self.learn_macs(&forwarding, batch);
+        self.hear(&forwarding, &out.heard, packet.data(), now);
         let metadata = datapath_key(state, key).unwrap_or_else(|| with_datapath_port(state, key, PortNo(0)));
         let explanation = Explanation::of(&forwarding, out, key, state.tlv.clone());
         drop(forwarding);
@@ -481,6 +482,7 @@ impl Switch {
     /// Counts the packet, and learns its address.
     pub(crate) fn account(&self, forwarding: &Forwarding, decided: &mut Decided) {
         self.learn_macs(forwarding, std::mem::take(&mut decided.learnt));
+        self.hear(forwarding, &decided.translation.heard, decided.packet.data(), decided.now);
         let tcp_flags = decided.metadata.common().tcp_flags.get();
         decided.translation.record.credit(1, decided.packet.len() as u64, decided.now, tcp_flags);
     }

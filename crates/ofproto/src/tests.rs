@@ -226,6 +226,7 @@ fn patch_ports_join_bridges() {
         lacp: Default::default(),
         path_checks: Default::default(),
         spanning_tree: Default::default(),
+        mcast_snooping: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

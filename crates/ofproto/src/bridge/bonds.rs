@@ -80,6 +80,7 @@ impl Bridge {
         });
         if let Some(Some(members)) = members {
             self.change_macs(|macs| members.iter().for_each(|port| macs.flush_learnt(*port, now)));
+            self.forget_groups_of(&members);
         }
     }
 

@@ -11,6 +11,7 @@
 //! | `groups` | Group-mods, group descriptions and statistics |
 //! | `in_band` | What is reached through the bridge itself, and the flows for it |
 //! | `meters` | Meter-mods, meter configurations and statistics |
+//! | `multicast` | Multicast groups: configured, shown, forgotten |
 //! | `path_checks` | BFD and CFM of ports: configured, shown |
 //! | `port` | Ports: added, removed, changed, described |
 //! | `queues` | Queues of ports |
@@ -31,6 +32,7 @@ pub(crate) mod flows;
 mod groups;
 mod in_band;
 pub(crate) mod meters;
+mod multicast;
 mod path_checks;
 mod port;
 mod queues;
@@ -124,6 +126,7 @@ impl Bridge {
                     macs.flush(now);
                 }
             }));
+            bridge.configure_multicast();
             bridge.update_hidden(now);
             old.fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
         });

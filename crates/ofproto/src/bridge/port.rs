@@ -69,7 +69,8 @@ impl Bridge {
             return Err(Error::NoSuchBridge(self.name.to_string()));
         };
         let created = self.switch.clock.now();
-        let PortSpec { name, device, vlan, config, logical, lacp, path_checks, spanning_tree, .. } = spec;
+        let PortSpec { name, device, vlan, config, logical, lacp, path_checks, spanning_tree, mcast_snooping, .. } =
+            spec;
         let path_checks = super::path_checks::path_checks(&name, path_checks);
         super::spanning_tree::log_port_problems(bridge.config.spanning_tree.protocol, &name, &spanning_tree);
         let logical = logical.unwrap_or_else(|| name.clone());
@@ -92,6 +93,7 @@ impl Bridge {
             lacp_down,
             path_checks,
             spanning_tree: PortTree { config: spanning_tree, state: None },
+            mcast_snooping,
             queue_dscp,
             created,
             told,
@@ -100,6 +102,7 @@ impl Bridge {
         bridge.ports.insert(port, state);
         bridge.tell_bonds();
         bridge.guard_against_loops();
+        bridge.configure_multicast();
         drop(forwarding);
         self.switch.follow_path_checks(self.id, port);
         self.switch.run_bonds();
@@ -156,6 +159,13 @@ impl Bridge {
             // Every flow is looked at for a change of ports.
             let now = self.switch.clock.now();
             let ((), gone) = bridge.macs.change(|macs| macs.flush_ports(going, now));
+            // The port's settings go, too: its number may be another's.
+            drop(bridge.multicast.change(|snooping| {
+                for port in going {
+                    snooping.configure_port(port.0, Default::default());
+                    snooping.forget_port(port.0, |_| true);
+                }
+            }));
             going.iter().for_each(|&port| bridge.port_numbers.free(port, now));
             let states: Vec<PortState> = going.iter().filter_map(|port| bridge.ports.remove(port)).collect();
             for state in &states {
@@ -248,6 +258,7 @@ impl Bridge {
         if has_changed {
             let now = self.now();
             self.change_macs(|macs| macs.flush_learnt(port, now));
+            self.forget_groups_of(&[port]);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use openflow::{TableId, Versions};
+use protocols::mcast;
 
 use super::mac::MacSettings;
 use super::mirror::Mirror;
@@ -57,6 +58,8 @@ pub struct BridgeConfig {
     pub fail_mode: FailMode,
     /// MAC learning.
     pub mac: MacSettings,
+    /// Multicast snooping, where it is enabled.
+    pub mcast_snooping: Option<mcast::Settings>,
     /// NORMAL forwards frames to reserved addresses 01:80:c2:00:00:0x.
     pub forward_bpdu: bool,
     /// VLANs in which no address is learnt, and NORMAL floods every packet.
@@ -85,6 +88,7 @@ impl BridgeConfig {
             datapath_type: DatapathType::default(),
             fail_mode: FailMode::default(),
             mac: MacSettings::default(),
+            mcast_snooping: None,
             forward_bpdu: false,
             flood_vlans: BTreeSet::new(),
             spanning_tree: SpanningTreeConfig::default(),

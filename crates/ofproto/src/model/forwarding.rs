@@ -2,8 +2,8 @@
 //!
 //! It lies behind one lock ([`Switch`](crate::Switch) has it): a translation holds it shared from start
 //! to end, so that it sees one state even where it crosses a patch port, and a change holds it alone.
-//! The MAC tables have locks of their own, because packets change them. What depends on them is found by address
-//! (`slowpath::mac_dependents`), without generations.
+//! The MAC tables and the multicast groups have locks of their own, because packets change them. What depends on them is found by
+//! address (`slowpath::mac_dependents`), without generations.
 //!
 //! Generations: every change takes the next number of [`Forwarding::generation`] and stores it with what
 //! was changed. A translation keeps the number that it began with. Its result is out of date when
@@ -19,6 +19,7 @@ use hashbrown::HashMap;
 use openflow::{Cookie, FragHandling, GroupId, OfPort, PortConfig, PortDesc, TableId};
 use packet::Time;
 use parking_lot::Mutex;
+use protocols::mcast;
 use tunnel::fields::FieldTable;
 use tunnel::matching::PacketType;
 
@@ -33,6 +34,7 @@ use crate::model::hidden::{HiddenFlows, InBand};
 use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
+use crate::model::multicast::MulticastSnooping;
 use crate::model::path_check::PathChecks;
 use crate::model::port::{self, Device};
 use crate::model::port_numbers::PortNumbers;
@@ -153,6 +155,7 @@ pub(crate) struct BridgeState {
     /// How LACP is spoken by ports, by their names.
     pub lacp: BTreeMap<String, LacpConfig>,
     pub macs: MacLearning,
+    pub multicast: MulticastSnooping,
     pub groups: BTreeMap<GroupId, Arc<Group>>,
     /// Generation of the last change to the groups.
     pub groups_changed: u64,
@@ -189,6 +192,7 @@ impl BridgeState {
             mirrors: Vec::new(),
             sampling: Sampling::default(),
             macs: MacLearning::new(config.mac),
+            multicast: MulticastSnooping::new(config.mcast_snooping),
             controllers: Controllers::default(),
             frag: FragHandling::Normal,
             tables: (0..TABLES).map(|_| Table::default()).collect(),
@@ -275,6 +279,12 @@ impl BridgeState {
         self.ports.get(&OfPort::LOCAL).map_or(of_id, |local| local.device.mac())
     }
 
+    /// Puts the settings of multicast snooping into force, those of the ports, too.
+    pub fn configure_multicast(&self) {
+        let ports = self.ports.values().map(|state| (state.port.0, state.mcast_snooping));
+        self.multicast.configure(self.config.mcast_snooping, ports);
+    }
+
     /// Tells bonds of their members and these of their carriers.
     pub fn tell_bonds(&mut self) {
         if self.bonds.is_empty() {
@@ -356,6 +366,8 @@ pub(crate) struct PortState {
     pub path_checks: PathChecks,
     /// Its part in the spanning tree of its bridge, and its state there.
     pub spanning_tree: PortTree,
+    /// What it gets of multicast whoever is a member.
+    pub mcast_snooping: mcast::PortSettings,
     /// What takes the place of the DSCP of packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
     pub created: Time,

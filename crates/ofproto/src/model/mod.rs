@@ -11,6 +11,7 @@
 //! | [`bond`] | Bonds: logical ports of several members |
 //! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
 //! | [`mac`] | The MAC learning table |
+//! | `multicast` | What was learnt of multicast groups |
 //! | `mac_batch` | What a batch of packets has learnt, until the tables are told |
 //! | `flow_changes` | Changes of flows, for whoever is told of them |
 //! | [`hidden`] | Flows of the switch's own: in-band control, fail-open |
@@ -39,6 +40,7 @@ pub mod mac;
 pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
+pub(crate) mod multicast;
 pub(crate) mod path_check;
 pub(crate) mod port;
 pub(crate) mod port_numbers;

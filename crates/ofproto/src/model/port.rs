@@ -5,6 +5,7 @@ use std::sync::Arc;
 use openflow::{EthAddr, OfPort, PortConfig, PortDesc, PortFeatures, PortState};
 use packet::Time;
 use ports::Port;
+use protocols::mcast;
 
 use crate::model::path_check::PathCheckConfig;
 use crate::model::spanning_tree::SpanningTreePort;
@@ -30,6 +31,8 @@ pub struct PortSpec {
     pub path_checks: PathCheckConfig,
     /// Its part in the spanning tree of its bridge.
     pub spanning_tree: SpanningTreePort,
+    /// What it gets of multicast whoever is a member.
+    pub mcast_snooping: mcast::PortSettings,
     /// VLANs.
     pub vlan: PortVlan,
     /// Initial OpenFlow configuration.
@@ -47,6 +50,7 @@ impl PortSpec {
             lacp: Default::default(),
             path_checks: PathCheckConfig::default(),
             spanning_tree: SpanningTreePort::default(),
+            mcast_snooping: mcast::PortSettings::default(),
             vlan: PortVlan::default(),
             config: PortConfig::empty(),
         }

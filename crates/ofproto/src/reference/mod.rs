@@ -13,6 +13,7 @@
 //! | `labels` | Properties of rules with MPLS labels, a stack of values and copies between fields |
 //! | `learn` | Rules that packets make and end |
 //! | `learning` | Properties of rules that learn others |
+//! | `multicast` | Multicast snooping, by a list of who has asked for what; and its properties |
 //! | `normal` | NORMAL and mirrors, by lists of tags |
 //! | [`fuzz`] | Entry for fuzzing: a program that both switches run |
 //! | `others` | Properties of actions that cut a copy, name queues and note |
@@ -35,6 +36,7 @@ mod labels;
 mod learn;
 #[cfg(test)]
 mod learning;
+pub mod multicast;
 mod normal;
 #[cfg(test)]
 mod others;
@@ -121,6 +123,8 @@ pub struct Reference {
     pub meters: BTreeMap<u32, RefMeter>,
     /// States of ports that a spanning tree has something against.
     pub tree: BTreeMap<OfPort, State>,
+    /// What was learnt of multicast, where the switch snoops.
+    pub snooping: Option<multicast::RefSnooping>,
 }
 
 /// A bucket of tokens, one for each packet.

@@ -96,18 +96,30 @@ impl Reference {
         if learns && src[0] & 1 == 0 && self.macs.insert((vid, src), in_flight.in_port) != Some(in_flight.in_port) {
             self.taught.insert((vid, src));
         }
+        if let Some(receivers) = self.snoop(in_flight, vid) {
+            let is_receiver = |port: &OfPort| receivers.as_ref().is_none_or(|ports| ports.contains(port));
+            return self.send_to_others(in_flight, &tags, is_receiver, sent);
+        }
         self.asks_what_was_taught |= self.taught.contains(&(vid, dst));
         match self.macs.get(&(vid, dst)).filter(|_| learns) {
             Some(&port) if port == in_flight.in_port || self.is_mirror_port(port) => {}
             Some(&port) => self.send_tagged(in_flight, port, &tags, sent),
-            None => {
-                let others =
-                    self.ports.iter().filter(|(port, vlan)| **port != in_flight.in_port && carries(vlan, &tags));
-                let others: Vec<OfPort> = others.map(|(port, _)| *port).collect();
-                for port in others.into_iter().filter(|&port| !self.is_mirror_port(port)) {
-                    self.send_tagged(in_flight, port, &tags, sent);
-                }
-            }
+            None => self.send_to_others(in_flight, &tags, |_| true, sent),
+        }
+    }
+
+    /// Sends to those other ports that carry the VLAN.
+    fn send_to_others(
+        &self,
+        in_flight: &mut PacketInFlight,
+        tags: &Tags,
+        is_receiver: impl Fn(&OfPort) -> bool,
+        sent: &mut Sent,
+    ) {
+        let others = self.ports.iter().filter(|(port, vlan)| **port != in_flight.in_port && carries(vlan, tags));
+        let others: Vec<OfPort> = others.map(|(port, _)| *port).filter(is_receiver).collect();
+        for port in others.into_iter().filter(|&port| !self.is_mirror_port(port)) {
+            self.send_tagged(in_flight, port, tags, sent);
         }
     }
 

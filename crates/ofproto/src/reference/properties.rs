@@ -9,8 +9,10 @@ use packet::Clock;
 use packet::Field;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use protocols::mcast::Settings;
 
 use super::RefMeter;
+use super::multicast::tests::multicast_frame;
 use super::tests::{
     Change, Kind, MACS, PORTS, Pair, RuleSpec, change, cut_frame, frame, groups, match_of, mirrors, rule, tiny, vlan,
     write,
@@ -148,11 +150,15 @@ proptest! {
         mirrors in mirrors(),
         groups in groups(),
         rules in proptest::collection::vec(rule(), 1..14),
-        frames in proptest::collection::vec((1..=PORTS, frame()), 4..10),
+        frames in proptest::collection::vec((1..=PORTS, prop_oneof![3 => frame().boxed(), 1 => multicast_frame().boxed()]), 4..10),
         rounds in proptest::collection::vec((change(), proptest::collection::vec(any::<Index>(), 1..12)), 1..8),
         limited in any::<bool>(),
+        snooping in proptest::option::of(any::<bool>()),
     ) {
         let mut pair = Pair::new(&vlans, if limited { tiny() } else { Config::default() });
+        if let Some(flood_unregistered) = snooping {
+            pair.snoop(Some(Settings { flood_unregistered, ..Settings::default() }));
+        }
         pair.mirrors(&mirrors);
         pair.groups(&groups);
         for rule in &rules {

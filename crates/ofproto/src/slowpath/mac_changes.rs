@@ -163,6 +163,7 @@ mod tests {
             lacp: Default::default(),
             path_checks: Default::default(),
             spanning_tree: Default::default(),
+            mcast_snooping: Default::default(),
             vlan: PortVlan::default(),
             config: Default::default(),
         };

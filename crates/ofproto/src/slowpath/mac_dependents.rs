@@ -1,7 +1,8 @@
-//! Which datapath flows depend on which address of which MAC table.
+//! Which datapath flows depend on which address of which MAC table, and on which multicast group.
 //!
 //! A flow depends on the addresses that its translation looked up, whether they were known or not, and on those that it
-//! learnt from. Its record ([`MacDependencies`]) says so, and is entered in the index ([`MacDependents`]) under the
+//! learnt from; one of multicast, on the members of its group, and on the ports that lead to routers. Its record
+//! ([`MacDependencies`]) says so, and is entered in the index ([`MacDependents`]) under the
 //! number of its flow. So a change of an address marks the flows of that address, and no others are looked at.
 //!
 //! No change is missed, and none is seen too late:
@@ -25,6 +26,7 @@ use hashbrown::{HashMap, HashSet, HashTable, hash_table};
 use openflow::OfPort;
 use packet::Time;
 use parking_lot::Mutex;
+use protocols::mcast::{Changes, Destination, Group};
 
 use crate::model::forwarding::{BridgeId, Forwarding};
 use crate::model::mac::{MacChanges, MacKey, MacUse, REFRESH};
@@ -64,14 +66,35 @@ impl MacDependency {
     }
 
     fn subject(&self) -> Subject {
-        Subject { bridge: self.bridge, key: self.key, source: matches!(self.answer, MacAnswer::Source(_)) }
+        let source = matches!(self.answer, MacAnswer::Source(_));
+        Subject { bridge: self.bridge, what: What::Mac { key: self.key, source } }
     }
 }
 
-/// All addresses that a flow depends on.
+/// A multicast group that a flow looked up, and where it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct GroupDependency {
+    bridge: BridgeId,
+    group: Group,
+    answer: Destination,
+}
+
+impl GroupDependency {
+    fn is_stale(&self, forwarding: &Forwarding) -> bool {
+        let Some(bridge) = forwarding.bridges.get(&self.bridge) else { return true };
+        bridge.multicast.destination(self.group.vlan, self.group.address) != self.answer
+    }
+
+    fn subjects(&self) -> [Subject; 2] {
+        [What::Group(self.group), What::Routers(self.group.vlan)].map(|what| Subject { bridge: self.bridge, what })
+    }
+}
+
+/// All addresses and multicast groups that a flow depends on.
 #[derive(Default)]
 pub(crate) struct MacDependencies {
     all: Vec<MacDependency>,
+    groups: Vec<GroupDependency>,
     registration: Mutex<Registration>,
     /// When the tables were last told of packets from the sources, in nanoseconds.
     noted: AtomicU64,
@@ -109,35 +132,50 @@ impl MacDependencies {
         }
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    /// Notes that a multicast group was looked up.
+    pub fn add_group(&mut self, bridge: BridgeId, group: Group, answer: &Destination) {
+        let dependency = GroupDependency { bridge, group, answer: answer.clone() };
+        if !self.groups.iter().rev().take(4).any(|known| *known == dependency) {
+            self.groups.push(dependency);
+        }
     }
 
-    /// How many there are.
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.groups.is_empty()
+    }
+
+    /// How many entries there are in the index.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.all.len()
+        self.subjects().count()
+    }
+
+    fn subjects(&self) -> impl Iterator<Item = Subject> + '_ {
+        let groups = self.groups.iter().flat_map(GroupDependency::subjects);
+        self.all.iter().map(MacDependency::subject).chain(groups)
     }
 
     /// Whether both are about the same addresses.
     pub fn is_equivalent(&self, other: &MacDependencies) -> bool {
-        self.all == other.all
+        self.all == other.all && self.groups == other.groups
     }
 
     /// Takes no more memory than needed.
     pub fn shrink_to_fit(&mut self) {
         self.all.shrink_to_fit();
+        self.groups.shrink_to_fit();
     }
 
     /// Whether a table has something else to say now than it had to the translation.
     pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
         self.all.iter().any(|dependency| dependency.is_stale(forwarding))
+            || self.groups.iter().any(|dependency| dependency.is_stale(forwarding))
     }
 
     /// Enters the record in the index, as that of this flow.
     pub fn register(&self, index: &Arc<MacDependents>, flow: FlowId) {
-        if self.all.is_empty() {
+        if self.is_empty() {
             return;
         }
         let mut registration = self.registration.lock();
@@ -151,7 +189,7 @@ impl MacDependencies {
         registration.index.get_or_insert_with(|| index.clone());
         drop(registration);
         index.flows.fetch_add(1, Ordering::Relaxed);
-        self.all.iter().for_each(|dependency| index.insert(dependency.subject(), flow));
+        self.subjects().for_each(|subject| index.insert(subject, flow));
     }
 
     /// Tells the tables that packets have come from the sources, but not too often. `learn` says that an address that
@@ -177,7 +215,7 @@ impl Drop for MacDependencies {
         let registration = std::mem::take(self.registration.get_mut());
         let Some(index) = registration.index.as_deref() else { return };
         for flow in registration.flows() {
-            self.all.iter().for_each(|dependency| index.remove(dependency.subject(), flow));
+            self.subjects().for_each(|subject| index.remove(subject, flow));
             index.flows.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -187,9 +225,17 @@ impl Drop for MacDependencies {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Subject {
     bridge: BridgeId,
-    key: MacKey,
-    /// As a source, not as a destination.
-    source: bool,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum What {
+    /// An address; `source`: not as a destination.
+    Mac { key: MacKey, source: bool },
+    /// A multicast group's members.
+    Group(Group),
+    /// A VLAN's ports that lead to routers.
+    Routers(u16),
 }
 
 /// The flows of one subject. One is the usual number of a source.
@@ -244,7 +290,7 @@ pub(crate) struct MacDependents {
     /// Records in the index.
     flows: AtomicUsize,
     marked: Mutex<Marked>,
-    /// How many flows were looked at because of an address.
+    /// How many flows were looked at because of an address or a group.
     looked_at: AtomicU64,
 }
 
@@ -310,11 +356,22 @@ impl MacDependents {
     pub fn mark(&self, bridge: BridgeId, changes: &MacChanges) -> bool {
         let mut flows = Vec::new();
         for change in changes.iter() {
-            self.list(Subject { bridge, key: change.key, source: false }, &mut flows);
+            let key = change.key;
+            self.list(Subject { bridge, what: What::Mac { key, source: false } }, &mut flows);
             if change.concerns_sources {
-                self.list(Subject { bridge, key: change.key, source: true }, &mut flows);
+                self.list(Subject { bridge, what: What::Mac { key, source: true } }, &mut flows);
             }
         }
+        self.mark_flows(&flows);
+        !flows.is_empty()
+    }
+
+    /// The same for multicast groups and routers.
+    pub fn mark_groups(&self, bridge: BridgeId, changes: &Changes) -> bool {
+        let mut flows = Vec::new();
+        let groups = changes.groups.iter().map(|group| What::Group(*group));
+        let routers = changes.routers.iter().map(|vlan| What::Routers(*vlan));
+        groups.chain(routers).for_each(|what| self.list(Subject { bridge, what }, &mut flows));
         self.mark_flows(&flows);
         !flows.is_empty()
     }

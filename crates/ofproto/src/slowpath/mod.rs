@@ -11,6 +11,7 @@
 //! | `lacp_sessions` | The state machines of LACP |
 //! | `mac_dependents` | Which flows depend on which address |
 //! | `mac_changes` | Addresses are learnt, moved and forgotten, and their flows follow |
+//! | `multicast` | Multicast groups are learnt and forgotten, and their flows follow |
 //! | `bonds` | Bonds in step with their members' carriers, and what neighbours are told of failovers |
 //! | `change_set` | What has changed, and which flows it can be about |
 //! | `decision` | Which rules have decided what a datapath flow does |
@@ -48,6 +49,7 @@ mod lacp;
 pub(crate) mod lacp_sessions;
 mod mac_changes;
 pub(crate) mod mac_dependents;
+mod multicast;
 pub(crate) mod neighbour_waits;
 mod neighbours;
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! refused ([`Upcall::version_of`](datapath::Upcall::version_of)). A change that no flow depends on, as of a table that no
 //! packet has reached, needs no round. Generations tell which flows are newer than a change.
 //!
-//! Changes of MAC tables have no rounds: they find the flows that depend on them (`mac_changes`).
+//! Changes of MAC tables and of multicast groups have no rounds: they find the flows that depend on them (`mac_changes`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -351,9 +351,13 @@ impl Switch {
 
     /// Compares a flow with what it would be if it were installed now.
     pub(super) fn translate_again(&self, forwarding: &Forwarding, flow: &FlowDump, now: Time) -> Fate {
-        let Some(new) = self.translate_dp(forwarding, &flow.key, None, now) else { return Fate::Remove };
+        let Some(mut new) = self.translate_dp(forwarding, &flow.key, None, now) else { return Fate::Remove };
         if new.record.volatile || new.too_long || !covers(&flow.mask, &new.mask) {
             return Fate::Remove;
+        }
+        if new.slow {
+            // As when it was made: where a packet is dropped is found out when it is translated for itself.
+            new.record.drop_site = None;
         }
         let record = self.records.share(forwarding, new.record);
         let actions = if new.slow { vec![slow_path(forwarding, &flow.key)] } else { new.actions };
@@ -384,13 +388,14 @@ impl Switch {
         self.apply_mac_uses(&forwarding);
     }
 
-    /// Removes rules and addresses that have expired. Returns whether there were any rules.
+    /// Removes rules, addresses and members of groups that have expired. Returns whether there were any rules.
     fn expire(&self, now: Time) -> bool {
         let mut any = false;
         let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
         for id in ids {
             any |= self.expire_rules(id, now);
             while self.expire_macs(id, now) > 0 {}
+            self.expire_groups(id, now);
         }
         any
     }

@@ -139,14 +139,17 @@ impl Switch {
         }
     }
 
-    /// Forgets what was learnt behind ports: after a change of the topology it may be elsewhere. Multicast groups that were learnt
-    /// there are to be forgotten here, too.
+    /// Forgets the addresses and multicast groups that were learnt behind ports: after a change of the topology they may be elsewhere.
     fn forget_behind(&self, bridge: BridgeId, which: &Flush, now: Time) {
         let forwarding = self.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&bridge) else { return };
         self.change_macs(bridge, |macs| match which {
             Flush::All => macs.flush(now),
             Flush::Ports(ports) => ports.iter().for_each(|port| macs.flush_learnt(*port, now)),
+        });
+        self.change_groups(bridge, |groups| match which {
+            Flush::All => groups.flush(),
+            Flush::Ports(ports) => ports.iter().for_each(|port| groups.forget_port(bridge.logical(*port).0, |_| true)),
         });
     }
 }

@@ -15,6 +15,7 @@ use packet::{Field, Key, Mask, Packet, Time};
 
 use crate::events::PacketInEvent;
 use crate::model::forwarding::{BridgeId, Forwarding};
+use crate::model::mac::is_multicast;
 use crate::model::mac_batch::MacBatch;
 use crate::model::tlv;
 use crate::slowpath::change_set::ChangeSet;
@@ -192,13 +193,21 @@ impl Switch {
         let Some(translation) = self.translate_dp(forwarding, key, Some(batch), now) else {
             return (Verdict::Drop(DropReason::UpcallError), Vec::new());
         };
-        let Translation { mask, decided_by, actions, record, learnt, error, slow, too_long, .. } = translation;
+        let Translation { mask, decided_by, actions, mut record, learnt, error, slow, too_long, .. } = translation;
         self.trace_log.note(error, key, now);
         if matches!(error, Some(XlateError::NoBridge | XlateError::NoContext)) {
             credit(&record);
             return (Verdict::Drop(DropReason::UpcallError), learnt);
         }
+        if slow {
+            // Where a packet is dropped is found out when it is translated for itself.
+            record.drop_site = None;
+        }
         // What holds for a while only, such as an announcement that may be a bond's reflection, is decided for one packet.
+        if slow && record.volatile {
+            credit(&record);
+            return (Verdict::Execute(vec![slow_path(forwarding, key)]), Vec::new());
+        }
         if too_long || record.volatile {
             credit(&record);
             return (Verdict::Execute(actions), learnt);
@@ -252,15 +261,32 @@ impl Switch {
     /// Does with a packet of a flow that has no actions of its own what the tables say of it.
     fn translate_one(&self, packet: &Packet, key: &Key, now: Time) {
         let Some(datapath) = self.datapath.get() else { return };
-        if datapath.has_injected_enough() {
+        let is_late = datapath.has_injected_enough();
+        // Who is a member of a multicast group is learnt all the same, so that those who send more than is forwarded don't keep
+        // others from joining.
+        if is_late && !is_multicast(key.common().dl_dst) {
             self.slow_drops.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let made_up = if key.common().packet_type.get() == 0 { 0 } else { datapath::MADE_UP };
-        let bytes = Some(packet.len().saturating_sub(made_up) as u64);
-        let translation = self.translate_sized(&self.forwarding.read(), key, None, now, bytes);
+        let bytes = packet.len().saturating_sub(made_up) as u64;
+        let forwarding = self.forwarding.read();
+        let translation = self.translate_sized(&forwarding, key, None, now, Some(bytes));
+        if let Some(translation) = &translation {
+            self.hear(&forwarding, &translation.heard, packet.data(), now);
+        }
+        drop(forwarding);
+        if is_late {
+            self.slow_drops.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let (actions, learnt) = match translation {
-            Some(translation) => (translation.actions, translation.learnt),
+            Some(translation) => {
+                if let Some(site) = &translation.record.drop_site {
+                    site.add(1, bytes);
+                }
+                (translation.actions, translation.learnt)
+            }
             None => (vec![DpAction::Drop(DropReason::UpcallError)], Vec::new()),
         };
         datapath.execute(Packet::from_slice(packet.data()), key, &actions);

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use datapath::Datapath;
 use openflow::{Instructions, OfPort, TableId};
 use packet::Time;
+use protocols::mcast::{Entry, Member, Router, Snooping};
 use tunnel::fields::FieldTable;
 
 use super::sections::{
-    BridgeSection, FlowSection, GroupSection, MacSection, MeterSection, PortSection, RuleSpec, Section, TableSection,
+    BridgeSection, FlowSection, GroupSection, MacSection, MeterSection, MulticastSection, PortSection, RuleSpec,
+    Section, TableSection,
 };
 use super::wire::Writer;
 use super::{SnapshotError, connections};
@@ -39,6 +41,7 @@ struct CapturedBridge {
     rules: Vec<Arc<Rule>>,
     tlv: Arc<FieldTable>,
     macs: Vec<MacEntry>,
+    multicast: Vec<Entry>,
 }
 
 impl Switch {
@@ -76,6 +79,7 @@ impl CapturedBridge {
             rules: bridge.tables.iter().flat_map(|table| table.rules.iter().cloned()).collect(),
             tlv: bridge.tlv.clone(),
             macs,
+            multicast: bridge.multicast.read(Snooping::entries).unwrap_or_default(),
         }
     }
 }
@@ -136,8 +140,19 @@ impl CapturedBridge {
             let age = entry.used.map(|used| now.since(used));
             put(Section::Mac(MacSection { age, port: entry.port, key: entry.key }), &String::new)?;
         }
+        for entry in self.multicast {
+            put(Section::Multicast(describe_multicast(entry, now)), &String::new)?;
+        }
         Ok(())
     }
+}
+
+fn describe_multicast(entry: Entry, now: Time) -> MulticastSection {
+    let (heard, port, vlan, group) = match entry {
+        Entry::Member(Member { group, port, renewed }) => (renewed, port, group.vlan, Some(group.address)),
+        Entry::Router(Router { heard, vlan, port }) => (Some(heard), port, vlan, None),
+    };
+    MulticastSection { age: heard.map(|at| now.since(at)), port: OfPort(port), vlan, group }
 }
 
 fn describe_group(group: &Group, now: Time) -> GroupSection {

@@ -8,9 +8,12 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use openflow::{GroupId, OfError, OfPort, TlvCommand, TlvTableMod};
 use packet::Time;
+use protocols::mcast::{self, Entry, Member, Router};
 use tunnel::fields::FieldTable;
 
-use super::sections::{BridgeSection, FlowSection, GroupSection, MacSection, PortSection, Section, TableSection};
+use super::sections::{
+    BridgeSection, FlowSection, GroupSection, MacSection, MulticastSection, PortSection, Section, TableSection,
+};
 use super::wire::{self, Sections};
 use super::{SnapshotError, connections};
 use crate::bridge::check::{Known, check_bucket, check_instructions};
@@ -120,6 +123,7 @@ fn restore_bridge(
         ports: HashMap::new(),
         tables: Vec::new(),
         macs: Vec::new(),
+        multicast: Vec::new(),
         counts: Restored::default(),
     };
     restoration.transaction.clear();
@@ -163,6 +167,7 @@ struct Restoration<'a> {
     ports: HashMap<OfPort, PortSection>,
     tables: Vec<TableSection>,
     macs: Vec<MacSection>,
+    multicast: Vec<MulticastSection>,
     counts: Restored,
 }
 
@@ -200,6 +205,7 @@ impl Restoration<'_> {
                 Section::Group(group) => self.group(group).map_err(refused)?,
                 Section::Flow(flow) => self.flow(*flow).map_err(refused)?,
                 Section::Mac(mac) => self.macs.push(mac),
+                Section::Multicast(heard) => self.multicast.push(heard),
                 Section::Bridge(_) | Section::Unknown => {}
             }
         }
@@ -250,6 +256,14 @@ impl Restoration<'_> {
         Ok(())
     }
 
+    fn entry(&self, heard: &MulticastSection) -> Entry {
+        let (at, port, vlan) = (heard.age.map(|age| self.ago(age)), heard.port.0, heard.vlan);
+        match (heard.group, at) {
+            (None, at) => Entry::Router(Router { heard: at.unwrap_or_default(), vlan, port }),
+            (Some(address), renewed) => Entry::Member(Member { group: mcast::Group { vlan, address }, port, renewed }),
+        }
+    }
+
     /// Puts back what was there.
     fn undo(self) {
         let Restoration { transaction, old_meters, old_tlv, .. } = self;
@@ -261,6 +275,7 @@ impl Restoration<'_> {
     /// Takes over what cannot be refused. Returns how much it was.
     fn finish(self, header: &BridgeSection) -> Restored {
         let used: Vec<Option<Time>> = self.macs.iter().map(|mac| mac.age.map(|age| self.ago(age))).collect();
+        let mut multicast: Vec<Entry> = self.multicast.iter().map(|heard| self.entry(heard)).collect();
         let Restoration { transaction, ports, tables, macs, mut counts, .. } = self;
         let bridge = &mut *transaction.bridge;
         bridge.frag = header.frag;
@@ -302,6 +317,13 @@ impl Restoration<'_> {
             table.len()
         });
         counts.macs = len;
+        let stayed = |port: u32| {
+            let here = bridge.ports.get(&OfPort(port)).map(|state| &state.name);
+            here.is_some() && here == ports.get(&OfPort(port)).map(|port| &port.name)
+        };
+        multicast.retain(|entry| stayed(entry.port()));
+        multicast.sort_by_key(Entry::heard);
+        drop(bridge.multicast.change(|snooping| snooping.restore(&multicast)));
         // The removed flows are replaced: no flow-removed is sent.
         drop(transaction.commit());
         counts

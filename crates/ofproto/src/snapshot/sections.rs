@@ -3,6 +3,7 @@
 //! A flow is written as the message of the latest version of OpenFlow that can express all of it: each one is read back
 //! before it is used. So a flow that a controller could send with some version can be written, however long it is.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use datapath::meter::{BandCounters, MAX_BANDS, MeterCounters};
@@ -35,6 +36,7 @@ pub(super) enum Section {
     Group(GroupSection),
     Flow(Box<FlowSection>),
     Mac(MacSection),
+    Multicast(MulticastSection),
     /// Of a type that may be passed over.
     Unknown,
 }
@@ -113,6 +115,17 @@ pub(super) struct MacSection {
     pub age: Option<Duration>,
     pub port: OfPort,
     pub key: MacKey,
+}
+
+/// A port is a member of a multicast group, or leads to a router.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct MulticastSection {
+    /// Since it was heard last; `None` for a static member.
+    pub age: Option<Duration>,
+    pub port: OfPort,
+    pub vlan: u16,
+    /// The group; `None` for a router.
+    pub group: Option<IpAddr>,
 }
 
 /// Stands for the age of what has none.
@@ -210,6 +223,20 @@ impl Section {
                 out.extend(mac.key.mac);
                 kind::MAC
             }
+            Section::Multicast(heard) => {
+                match heard.age {
+                    Some(age) => put_age(&mut out, age),
+                    None => put64(&mut out, NO_AGE),
+                }
+                put32(&mut out, heard.port.0);
+                put16(&mut out, heard.vlan);
+                match heard.group {
+                    None => out.push(0),
+                    Some(IpAddr::V4(group)) => out.extend([4].into_iter().chain(group.octets())),
+                    Some(IpAddr::V6(group)) => out.extend([6].into_iter().chain(group.octets())),
+                }
+                kind::MULTICAST
+            }
             Section::Unknown => return None,
         };
         Some((kind, out))
@@ -231,6 +258,7 @@ impl Section {
             kind::GROUP => Section::Group(read_group(&mut body)?),
             kind::FLOW => Section::Flow(Box::new(read_flow(&mut body)?)),
             kind::MAC => Section::Mac(read_mac(&mut body)?),
+            kind::MULTICAST => Section::Multicast(read_multicast(&mut body)?),
             kind::OPTIONAL.. => return Ok(Section::Unknown),
             _ => return Err(body.corrupt("a section of an unknown type")),
         };
@@ -304,6 +332,21 @@ fn read_mac(body: &mut Body<'_>) -> Result<MacSection, SnapshotError> {
     let age = Some(body.u64()?).filter(|&age| age != NO_AGE).map(Duration::from_nanos);
     let (port, vlan, mac) = (OfPort(body.u32()?), body.u16()?, body.bytes()?);
     Ok(MacSection { age, port, key: MacKey { vlan, mac } })
+}
+
+fn read_multicast(body: &mut Body<'_>) -> Result<MulticastSection, SnapshotError> {
+    let age = Some(body.u64()?).filter(|&age| age != NO_AGE).map(Duration::from_nanos);
+    let (port, vlan, [family]) = (OfPort(body.u32()?), body.u16()?, body.bytes()?);
+    let group = match family {
+        0 if age.is_some() => None,
+        4 => Some(IpAddr::from(body.bytes::<4>()?)),
+        6 => Some(IpAddr::from(body.bytes::<16>()?)),
+        _ => return Err(body.corrupt("neither a group of a known family nor a router with an age")),
+    };
+    if vlan > 0xfff || group.is_some_and(|group| !group.is_multicast()) {
+        return Err(body.corrupt("a member of what is no multicast group of a VLAN"));
+    }
+    Ok(MulticastSection { age, port, vlan, group })
 }
 
 fn read_flow(body: &mut Body<'_>) -> Result<FlowSection, SnapshotError> {

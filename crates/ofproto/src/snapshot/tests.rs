@@ -17,6 +17,8 @@ use packet::flow::text::NoNames;
 use packet::wire::build;
 use proptest::prelude::*;
 
+use protocols::mcast::message;
+
 use super::*;
 use crate::model::mac::MacKey;
 use crate::reference::tests::{Bed, all_flows};
@@ -47,12 +49,19 @@ const FLOWS: [&str; 14] = [
 /// What happens to a switch.
 #[derive(Clone, Debug)]
 enum Event {
-    Receive { port: u32, source: u32, ports: (u16, u16), fin: bool },
+    Receive {
+        port: u32,
+        source: u32,
+        ports: (u16, u16),
+        fin: bool,
+    },
     Add(usize),
     Delete(usize),
     Group(u32, u8),
     Wait(u64),
     Macs,
+    /// A report or a query of a group.
+    Multicast(u32, u8, bool),
     Port(u32, bool),
     Table(u8, bool),
     Field(u16, bool),
@@ -69,6 +78,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (1u32..3, 1u8..4).prop_map(|(id, buckets)| Event::Group(id, buckets)),
         2 => (100u64..7_000).prop_map(Event::Wait),
         1 => Just(Event::Macs),
+        2 => (1u32..4, 1u8..4, any::<bool>()).prop_map(|(port, group, query)| Event::Multicast(port, group, query)),
         1 => (1u32..4, any::<bool>()).prop_map(|(port, no_flood)| Event::Port(port, no_flood)),
         1 => (0u8..4, any::<bool>()).prop_map(|(table, evict)| Event::Table(table, evict)),
         1 => (20u16..22, any::<bool>()).prop_map(|(field, add)| Event::Field(field, add)),
@@ -100,6 +110,8 @@ fn fields(command: TlvCommand, fields: &[(u16, u8)]) -> TlvTableMod {
 /// A switch with ports, groups, a meter, and fields for options of tunnels.
 fn bed() -> Bed {
     let bed = Bed::new(3);
+    let mcast_snooping = Some(protocols::mcast::Settings::default());
+    bed.bridge.set_config(crate::BridgeConfig { mcast_snooping, ..bed.bridge.config() });
     for id in 1..3 {
         bed.bridge.group_mod(&group_mod(id, vec![bucket(0, vec![Action::output(OfPort(2))])])).unwrap();
     }
@@ -154,6 +166,15 @@ fn happen(bed: &Bed, event: &Event) -> Vec<(OfPort, Vec<u8>)> {
             bed.clock.advance(Duration::from_millis(millis));
             bed.switch.run(bed.clock.now());
         }
+        Event::Multicast(port, group, query) => {
+            let group = [239, 0, 0, group].into();
+            let body = if query { message::Body::Query(None) } else { message::Body::Report(group) };
+            let packet = message::Message { src: [10, 0, 0, 9].into(), body }.emit();
+            let now = bed.clock.now();
+            let forwarding = bed.switch.forwarding.read();
+            let bridge = forwarding.bridges.get(&bed.bridge.id()).unwrap();
+            bed.switch.change_groups(bridge, |snooping| assert!(snooping.receive(now, 0, port, &packet).is_ok()));
+        }
         Event::Macs => {
             bed.bridge.add_static_mac(MacKey { vlan: 0, mac: [2, 0, 0, 0, 0, 3] }, OfPort(3)).unwrap();
         }
@@ -193,6 +214,9 @@ fn seen(bed: &Bed) -> Vec<String> {
     let mut out: Vec<_> = bridge.flow_stats(&all_flows()).unwrap().iter().map(|flow| format!("{flow:?}")).collect();
     out.extend(
         bridge.macs().iter().map(|m| format!("{:?} {:?} {:?}", m.key, m.port, m.used.map(|used| now.since(used)))),
+    );
+    out.extend(
+        bridge.multicast_entries().unwrap_or_default().iter().map(|entry| entry.show(now, |port| port.to_string())),
     );
     out.extend(bridge.ports().iter().map(|port| format!("{} {:?}", port.port, port.config)));
     out.sort_unstable();
@@ -350,7 +374,7 @@ fn sections_that_may_be_passed_over_are() {
     let old = small();
     let mut sections = sections_of(&old);
     sections.insert(0, (wire::kind::OPTIONAL, vec![1, 2, 3]));
-    sections.push((wire::kind::OPTIONAL + 5, Vec::new()));
+    sections.push((wire::kind::OPTIONAL + 0x700, Vec::new()));
     let new = bed();
     let restored = restore_sections(&new, &sections).unwrap();
     assert_eq!((restored.bridges.as_slice(), restored.flows, restored.macs), (&["br0".to_owned()][..], 2, 2));

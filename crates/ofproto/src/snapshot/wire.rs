@@ -30,6 +30,7 @@ pub(super) mod kind {
     pub const CONNECTION: u16 = 0x8002;
     pub const EXPECTATION: u16 = 0x8003;
     pub const METER_COUNTERS: u16 = 0x8004;
+    pub const MULTICAST: u16 = 0x8005;
     pub const END: u16 = 0xffff;
 }
 

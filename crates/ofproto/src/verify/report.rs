@@ -46,7 +46,7 @@ macro_rules! causes {
 causes! {
     FlowGone "flow_gone" "The flow has been removed since.";
     Tables "tables_changed" "What the flow depends on has changed, and the flow has not followed yet.";
-    Macs "macs_moved" "An address that the flow depends on was learnt, has moved or was forgotten.";
+    Macs "macs_moved" "An address that the flow depends on was learnt, has moved or was forgotten, or a multicast group has other members.";
     Neighbours "neighbours_changed" "The end of a tunnel is reached otherwise now.";
     Learns "learns" "The packet would teach the tables something now.";
     Ambiguous "ambiguous" "Several OpenFlow flows of one priority match the packet, and it is not defined which one counts.";

@@ -13,6 +13,7 @@ use packet::flow::text::NoNames;
 use packet::wire::build;
 use packet::{Offload, Packet, Pool, PoolConfig, Time};
 use ports::Port as _;
+use protocols::mcast::Settings;
 use protocols::spanning_tree::State;
 use protocols::stp;
 use tunnel::header::{Header, Payload, Protocol};
@@ -218,6 +219,14 @@ fn raise(reason: DropReason) -> Bed {
             let bed = bed(&["actions=output:2"]);
             bed.set_tree_state(OfPort(1), Some(State::Stp(stp::State::Listening)));
             ends(bed, &udp())
+        }
+        DropReason::NoMulticastReceiver => {
+            let bed = bed(&["actions=NORMAL"]);
+            let snooping = Settings { flood_unregistered: false, ..Settings::default() };
+            bed.bridge.set_config(BridgeConfig { mcast_snooping: Some(snooping), ..bed.bridge.config() });
+            let header = build::Ipv4 { dst: [239, 0, 0, 1].into(), proto: 17, ..Default::default() };
+            let packet = header.packet(build::udp(1000, 53, b"nobody"));
+            ends(bed, &build::ethernet([1, 0, 0x5e, 0, 0, 1], ME, &[], 0x0800, &packet))
         }
         DropReason::MirrorPort => {
             let bed = bed(&["actions=NORMAL"]);

@@ -20,6 +20,7 @@
 //! | `choose` | Choices by a hash: bundle, multipath |
 //! | `length` | `check_pkt_larger` |
 //! | `known_length` | What a translation knows about the length of the packet |
+//! | `multicast` | NORMAL for multicast, where the bridge snoops |
 //! | `mirror` | Copies for mirrors |
 //! | `tunnel` | Tunnels: what enters them, and what leaves them |
 //! | `freeze` | Recirculation and pauses: the pipeline stops and goes on |
@@ -68,6 +69,7 @@ mod limits;
 pub(crate) mod look_up;
 pub(crate) mod meter;
 mod mirror;
+mod multicast;
 mod normal;
 mod output;
 mod packet_type;
@@ -102,6 +104,7 @@ use headers::Headers;
 
 pub(crate) use learn::LearntFlow;
 pub(crate) use look_up::LookUp;
+pub(crate) use multicast::Heard;
 pub(crate) use steps::FrozenStep;
 use steps::PipelineStep;
 use trace::{Event, Sink};
@@ -194,6 +197,8 @@ pub(crate) struct Translation {
     pub record: FlowRecord,
     /// Flows that `learn` actions ask for.
     pub learnt: Vec<LearntFlow>,
+    /// Where the packet was heard as a message of multicast membership, which its payload is to be learnt from.
+    pub heard: Vec<Heard>,
     /// The key at the end, for whoever explains the translation.
     pub flow: Option<Box<Key>>,
     /// Whether it gave up.
@@ -242,6 +247,7 @@ pub(crate) fn translate(
         out: Vec::new(),
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
+        heard: Vec::new(),
         table: 0,
         rule: None,
         next_rule: None,
@@ -298,6 +304,7 @@ pub(crate) fn refused(forwarding: &Forwarding, input: &Input<'_>, error: XlateEr
         actions: vec![DpAction::Drop(error.drop_reason())],
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
+        heard: Vec::new(),
         flow: None,
         error: Some(error),
         dropped: None,
@@ -350,6 +357,7 @@ struct Ctx<'a, 's> {
     out: Vec<DpAction>,
     record: FlowRecord,
     learnt: Vec<LearntFlow>,
+    heard: Vec<Heard>,
     table: u8,
     rule: Option<&'a Rule>,
     /// What would be found without the rule that was found last, for a sink that wants it.
@@ -506,6 +514,7 @@ impl<'a> Ctx<'a, '_> {
             actions: std::mem::take(&mut self.out),
             record: std::mem::take(&mut self.record),
             learnt: std::mem::take(&mut self.learnt),
+            heard: std::mem::take(&mut self.heard),
             flow: self.sink.is_some().then(|| Box::new(self.flow.key.clone())),
             error: self.error,
             dropped,

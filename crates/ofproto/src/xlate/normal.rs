@@ -74,6 +74,9 @@ impl Ctx<'_, '_> {
         }
 
         // 4. Forward.
+        if self.is_snooped(source, in_port, &tags) {
+            return;
+        }
         let bridge = self.bridge;
         let known = match self.learning {
             _ if !learns => None,
@@ -126,7 +129,7 @@ impl Ctx<'_, '_> {
         }
     }
 
-    fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: &Tags) {
+    pub(super) fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: &Tags) {
         self.charge(bridge.ports.len() / 8);
         for state in bridge.logical_ports() {
             let floods = bridge.floods(state) && !bridge.is_mirror_port(state);

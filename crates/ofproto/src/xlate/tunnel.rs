@@ -51,6 +51,7 @@ pub(crate) fn unknown_port(forwarding: &Forwarding, key: &Key) -> Translation {
         actions: vec![DpAction::Drop(DropReason::TunnelPort)],
         record: FlowRecord { generation: forwarding.generation(), ..FlowRecord::default() },
         learnt: Vec::new(),
+        heard: Vec::new(),
         flow: None,
         error: None,
         dropped: None,

@@ -92,6 +92,7 @@ impl Host {
             lacp: Default::default(),
             path_checks: Default::default(),
             spanning_tree: Default::default(),
+            mcast_snooping: Default::default(),
             vlan: Default::default(),
             config: openflow::PortConfig::empty(),
         };
@@ -301,6 +302,7 @@ fn a_tunnel_in_itself_ends() {
         lacp: Default::default(),
         path_checks: Default::default(),
         spanning_tree: Default::default(),
+        mcast_snooping: Default::default(),
         vlan: Default::default(),
         config: openflow::PortConfig::empty(),
     };

@@ -13,5 +13,5 @@ pub mod snooping;
 pub mod table;
 
 pub use settings::{PortSettings, Settings};
-pub use snooping::{Destination, Learned, Snooping};
+pub use snooping::{Changes, Destination, Entry, HEADING, Learned, Router, Snooping, Stats, Why};
 pub use table::{Group, Member, Port};

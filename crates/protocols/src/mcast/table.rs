@@ -55,7 +55,15 @@ pub(super) struct Table {
     /// The same by port, and how many each port has.
     by_port: HashMap<Port, BTreeSet<u64>>,
     by_count: BTreeSet<(usize, Port)>,
+    /// Static memberships.
+    fixed: BTreeSet<(Port, Group)>,
     renewals: u64,
+    /// Groups whose members have changed since [`Table::take_changes`].
+    changes: Vec<Group>,
+    /// How many groups there have been, memberships that have expired, and those that made room for others.
+    pub learned: u64,
+    pub expired: u64,
+    pub evicted: u64,
 }
 
 impl Table {
@@ -64,37 +72,54 @@ impl Table {
         Some(self.groups.get(group)?.keys().copied())
     }
 
+    /// The groups whose members have changed since the last call.
+    pub fn take_changes(&mut self) -> Vec<Group> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// How many groups have members.
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Makes a port a member, or renews its membership. Whether it is new.
     pub fn join(&mut self, now: Time, group: Group, port: Port, limit: usize) -> bool {
         match self.groups.get(&group).and_then(|members| members.get(&port)) {
             Some(Membership { renewed: None }) => return false,
             Some(_) => {
-                self.remove(&group, port);
+                self.unlink(&group, port);
                 self.insert(now, group, port);
                 return false;
             }
             None => {}
         }
         while self.is_full(&group, limit) {
-            // Static memberships give no room.
-            let Some((_, greatest)) = self.by_count.last().copied() else { return false };
-            let Some(oldest) = self.by_port.get(&greatest).and_then(|renewals| renewals.first()).copied() else {
+            if !self.evict() {
                 return false;
-            };
-            let Some((group, port)) = self.order.get(&oldest).copied() else { return false };
-            self.remove(&group, port);
+            }
         }
+        self.learned += u64::from(!self.groups.contains_key(&group));
         self.insert(now, group, port);
+        self.changes.push(group);
         true
+    }
+
+    /// Has no more groups than these, but for static ones.
+    pub fn shrink(&mut self, limit: usize) {
+        while (self.groups.len() > limit || self.order.len() > limit * MEMBERS_PER_GROUP) && self.evict() {}
     }
 
     /// Makes a port a member until it is removed by [`Table::remove`]. Whether it was none, or one that expires.
     pub fn join_for_good(&mut self, group: Group, port: Port) -> bool {
-        if self.groups.get(&group).is_some_and(|members| members.get(&port) == Some(&Membership { renewed: None })) {
+        if self.fixed.contains(&(port, group)) {
             return false;
         }
-        self.remove(&group, port);
+        let is_new = self.unlink(&group, port).is_none();
+        self.fixed.insert((port, group));
         self.groups.entry(group).or_default().insert(port, Membership { renewed: None });
+        if is_new {
+            self.changes.push(group);
+        }
         true
     }
 
@@ -106,27 +131,24 @@ impl Table {
 
     /// Ends a membership; whether there was one.
     pub fn remove(&mut self, group: &Group, port: Port) -> bool {
-        let Some(members) = self.groups.get_mut(group) else { return false };
-        let Some(member) = members.remove(&port) else { return false };
-        if members.is_empty() {
-            self.groups.remove(group);
+        let found = self.unlink(group, port).is_some();
+        if found {
+            self.changes.push(*group);
         }
-        if let Some((_, renewal)) = member.renewed {
-            self.order.remove(&renewal);
-            self.count(port, |renewals| renewals.remove(&renewal));
-        }
-        true
+        found
     }
 
-    /// Ends those that are older than this; whether there were any.
-    pub fn expire(&mut self, now: Time, ageing_time: Duration) -> bool {
-        let mut expired = false;
-        while let Some((group, port)) =
-            self.oldest().filter(|(at, ..)| *at + ageing_time <= now).map(|(_, g, p)| (g, p))
+    /// Ends at most this many of those that are older than this. How many it has ended.
+    pub fn expire(&mut self, now: Time, ageing_time: Duration, most: usize) -> usize {
+        let mut expired = 0;
+        while expired < most
+            && let Some((at, group, port)) = self.oldest()
+            && at + ageing_time <= now
         {
             self.remove(&group, port);
-            expired = true;
+            expired += 1;
         }
+        self.expired += expired as u64;
         expired
     }
 
@@ -135,42 +157,66 @@ impl Table {
         self.oldest().map(|(at, ..)| at + ageing_time)
     }
 
-    /// Ends all memberships of a port, static ones too; whether there were any.
-    pub fn remove_port(&mut self, port: Port, of: impl Fn(&Group) -> bool) -> bool {
-        let groups: Vec<Group> = self
-            .groups
-            .iter()
-            .filter(|(group, members)| members.contains_key(&port) && of(group))
-            .map(|(group, _)| *group)
-            .collect();
+    /// Ends all memberships of a port in some VLANs, static ones too. The work is linear in how many the port has.
+    pub fn remove_port(&mut self, port: Port, of: impl Fn(u16) -> bool) {
+        let renewals = self.by_port.get(&port).into_iter().flatten();
+        let learnt = renewals.filter_map(|renewal| self.order.get(renewal)).map(|(group, _)| *group);
+        let least = Group { vlan: 0, address: IpAddr::from([0; 4]) };
+        let fixed = self.fixed.range((port, least)..).take_while(|(of, _)| *of == port).map(|(_, group)| *group);
+        let groups: Vec<Group> = learnt.chain(fixed).filter(|group| of(group.vlan)).collect();
         for group in &groups {
             self.remove(group, port);
         }
-        !groups.is_empty()
     }
 
-    /// Ends all memberships that are not static; whether there were any.
-    pub fn clear(&mut self) -> bool {
+    /// Ends all memberships that are not static.
+    pub fn clear(&mut self) {
         let all: Vec<(Group, Port)> = self.order.values().copied().collect();
         for (group, port) in &all {
             self.remove(group, *port);
         }
-        !all.is_empty()
     }
 
-    /// All memberships: static ones by group, then the others in the order in which they were renewed.
+    /// All memberships: static ones, then by when their group was renewed last, and in it by when they were.
     pub fn list(&self) -> Vec<Member> {
-        let fixed = self.groups.iter().flat_map(|(group, members)| {
-            let fixed = members.iter().filter(|(_, member)| member.renewed.is_none());
-            fixed.map(move |(port, _)| Member { group: *group, port: *port, renewed: None })
-        });
+        let fixed = self.fixed.iter().map(|(port, group)| Member { group: *group, port: *port, renewed: None });
         let mut all: Vec<Member> = fixed.collect();
         all.sort_by_key(|member| (member.group, member.port));
-        all.extend(self.order.values().filter_map(|(group, port)| {
+        let mut latest: HashMap<Group, u64> = HashMap::new();
+        latest.extend(self.order.iter().map(|(renewal, (group, _))| (*group, *renewal)));
+        let mut learnt: Vec<_> = self.order.iter().collect();
+        learnt.sort_by_key(|(renewal, (group, _))| (latest.get(group).copied(), **renewal));
+        all.extend(learnt.into_iter().filter_map(|(_, (group, port))| {
             let (renewed, _) = self.groups.get(group)?.get(port)?.renewed?;
             Some(Member { group: *group, port: *port, renewed: Some(renewed) })
         }));
         all
+    }
+
+    /// Has the port with most memberships lose the one that it has renewed least recently. Static memberships give no room.
+    fn evict(&mut self) -> bool {
+        let greatest = self.by_count.last().and_then(|(_, port)| self.by_port.get(port));
+        let oldest = greatest.and_then(BTreeSet::first).and_then(|renewal| self.order.get(renewal)).copied();
+        let Some((group, port)) = oldest else { return false };
+        self.evicted += 1;
+        self.remove(&group, port)
+    }
+
+    /// Takes a membership out.
+    fn unlink(&mut self, group: &Group, port: Port) -> Option<Membership> {
+        let members = self.groups.get_mut(group)?;
+        let member = members.remove(&port)?;
+        if members.is_empty() {
+            self.groups.remove(group);
+        }
+        match member.renewed {
+            Some((_, renewal)) => {
+                self.order.remove(&renewal);
+                self.count(port, |renewals| renewals.remove(&renewal));
+            }
+            None => drop(self.fixed.remove(&(port, *group))),
+        }
+        Some(member)
     }
 
     /// Whether there is no room for one more member of this group.
@@ -231,6 +277,16 @@ mod tests {
         let expiring = table.groups.values().flat_map(BTreeMap::values).filter(|member| member.renewed.is_some());
         assert_eq!(expiring.count(), table.order.len());
         assert!(table.groups.values().all(|members| !members.is_empty()));
+        let members =
+            table.groups.iter().flat_map(|(group, members)| members.iter().map(move |member| (group, member)));
+        let fixed: BTreeSet<(Port, Group)> =
+            members.filter(|(_, (_, m))| m.renewed.is_none()).map(|(group, (port, _))| (*port, *group)).collect();
+        assert_eq!(table.fixed, fixed);
+    }
+
+    /// Who is a member of what.
+    fn members(table: &Table) -> BTreeMap<Group, BTreeSet<Port>> {
+        table.groups.iter().map(|(group, members)| (*group, members.keys().copied().collect())).collect()
     }
 
     proptest! {
@@ -239,15 +295,21 @@ mod tests {
             let mut table = Table::default();
             for (time, (step, number, port)) in steps.into_iter().enumerate() {
                 let now = Time(time as u64);
+                let before = members(&table);
                 match step {
                     0..=3 => { table.join(now, group(number), port, 10); }
                     4 => { table.leave(&group(number), port); }
                     5 if number < 3 => { table.join_for_good(group(number), port); }
                     6 if number == 0 => { table.remove_port(port, |_| true); }
-                    7 => { table.expire(now, Duration::from_nanos(50)); }
+                    7 => { table.expire(now, Duration::from_nanos(50), 3); }
                     _ => {}
                 }
                 check(&table);
+                let (after, changes) = (members(&table), table.take_changes());
+                for group in (0..30).map(group) {
+                    let has_changed = before.get(&group) != after.get(&group);
+                    prop_assert!(!has_changed || changes.contains(&group), "a change of {group:?} is not told");
+                }
                 // Three static groups go beyond the limit at most.
                 assert!(table.groups.len() <= 13 && table.order.len() <= 160);
             }
@@ -279,10 +341,22 @@ mod tests {
         let mut table = Table::default();
         assert!(table.join_for_good(group(1), 1));
         assert!(!table.join_for_good(group(1), 1) && !table.join(Time(0), group(1), 1, 10));
-        assert!(!table.leave(&group(1), 1) && !table.clear() && !table.expire(Time(u64::MAX), Duration::ZERO));
-        assert!(table.join(Time(0), group(1), 2, 10) && table.clear());
+        table.clear();
+        assert!(!table.leave(&group(1), 1) && table.expire(Time(u64::MAX), Duration::ZERO, 1) == 0);
+        assert!(table.join(Time(0), group(1), 2, 10));
+        table.clear();
         assert_eq!(table.list(), [Member { group: group(1), port: 1, renewed: None }]);
-        assert!(table.remove(&group(1), 1));
+        table.remove_port(1, |vlan| vlan == 0);
         assert!(table.list().is_empty());
+    }
+
+    #[test]
+    fn a_smaller_table_loses_groups() {
+        let mut table = Table::default();
+        assert!((0..20).all(|number| table.join(Time(0), group(number), number % 2, 20)));
+        table.take_changes();
+        table.shrink(12);
+        assert_eq!((table.len(), table.take_changes().len(), table.evicted), (12, 8, 8));
+        check(&table);
     }
 }

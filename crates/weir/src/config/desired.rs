@@ -13,6 +13,7 @@ use export::settings::BridgeExport;
 use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
 use ofproto::{BondSettings, TableSettings};
 use openflow::{TableId, Version, Versions};
+use protocols::mcast;
 use protocols::spanning_tree::Protocol as TreeProtocol;
 use serde::Serialize;
 
@@ -216,6 +217,12 @@ pub struct BridgeSettings {
     pub mac_table_size: u32,
     /// VLANs in which no address is learnt, and every packet is flooded (`flood_vlans`).
     pub flood_vlans: BTreeSet<u16>,
+    /// Multicast snooping, where it is enabled (`mcast_snooping_enable`, `mcast-snooping-*`).
+    #[serde(serialize_with = "multicast")]
+    pub mcast_snooping: Option<mcast::Settings>,
+    /// What the LOCAL port gets of multicast ([`Interface::mcast_snooping`]).
+    #[serde(serialize_with = "multicast_of_port")]
+    pub local_mcast_snooping: mcast::PortSettings,
     /// Versions of OpenFlow that controllers and clients may speak (`protocols`).
     #[serde(serialize_with = "version_names")]
     pub protocols: Versions,
@@ -235,6 +242,23 @@ pub struct BridgeSettings {
     /// Samples and flow records for collectors (`sflow`, `netflow`, `ipfix`).
     #[serde(skip)]
     pub export: BridgeExport,
+}
+
+fn multicast<S: serde::Serializer>(settings: &Option<mcast::Settings>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(settings.iter().flat_map(|settings| {
+        [
+            ("mcast-snooping-aging-time", settings.ageing_time.as_secs()),
+            ("mcast-snooping-table-size", settings.table_size as u64),
+            ("mcast-snooping-disable-flood-unregistered", u64::from(!settings.flood_unregistered)),
+        ]
+    }))
+}
+
+fn multicast_of_port<S: serde::Serializer>(settings: &mcast::PortSettings, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map([
+        ("mcast-snooping-flood", settings.flood),
+        ("mcast-snooping-flood-reports", settings.flood_reports),
+    ])
 }
 
 fn version_names<S: serde::Serializer>(versions: &Versions, serializer: S) -> Result<S::Ok, S::Error> {
@@ -257,6 +281,8 @@ impl Default for BridgeSettings {
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,
             flood_vlans: BTreeSet::new(),
+            mcast_snooping: None,
+            local_mcast_snooping: mcast::PortSettings::default(),
             protocols: Versions::ALL,
             in_band: true,
             in_band_queue: None,
@@ -424,6 +450,9 @@ pub struct Interface {
     pub steers_by_hash: bool,
     /// What takes the place of the DSCP of IP packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
+    /// What it gets of multicast whoever is a member (`mcast-snooping-flood*` of its port).
+    #[serde(serialize_with = "multicast_of_port")]
+    pub mcast_snooping: mcast::PortSettings,
     /// What it may receive and be sent in a second.
     pub policing: Policing,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.

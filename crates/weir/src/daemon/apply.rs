@@ -262,6 +262,8 @@ impl LiveSwitch {
         let local = bridge.port(OfPort::LOCAL);
         if local.is_some() {
             bridge.set_port_vlan(OfPort::LOCAL, port_vlan(&settings.local_vlans)).map_err(|e| e.to_string())?;
+            let multicast = settings.local_mcast_snooping;
+            bridge.set_port_multicast(OfPort::LOCAL, multicast).map_err(|e| e.to_string())?;
         }
         match local.and_then(|p| p.device).filter(|device| !device.is_gone()) {
             Some(local) => local.set_mac(bridge_mac(name, settings)).map_err(|e| e.to_string()),
@@ -281,7 +283,8 @@ impl LiveSwitch {
         let bridge = self.bridge(name)?;
         let device = self.open_local(name, settings)?;
         let vlan = port_vlan(&settings.local_vlans);
-        let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, ..PortSpec::new(device) };
+        let mcast_snooping = settings.local_mcast_snooping;
+        let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, mcast_snooping, ..PortSpec::new(device) };
         let port = bridge.add_port(spec).map_err(|e| format!("LOCAL port: {e}"))?;
         log_added(name, name, port);
         tracing::info!("bridge {name}: using datapath ID {:016x}", bridge.config().datapath_id);
@@ -399,6 +402,7 @@ impl LiveSwitch {
             lacp: interface.lacp.clone(),
             path_checks: path_checks(interface),
             spanning_tree: spanning_tree(wanted, interface),
+            mcast_snooping: interface.mcast_snooping,
             vlan: port_vlan(&wanted.vlans),
             config: openflow::PortConfig::empty(),
         };
@@ -519,6 +523,7 @@ impl LiveSwitch {
         bridge.set_queue_dscp(info.port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         bridge.set_member_lacp(info.port, interface.lacp.clone());
         bridge.set_path_checks(info.port, path_checks(interface));
+        bridge.set_port_multicast(info.port, interface.mcast_snooping).map_err(|e| e.to_string())?;
         if interface.kind == "patch" {
             return self.set_patch(&bridge, info.port, name, interface);
         }
@@ -614,6 +619,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
     config.mac.ageing = settings.mac_aging_time;
     config.mac.max_entries = settings.mac_table_size as usize;
     config.flood_vlans = settings.flood_vlans.clone();
+    config.mcast_snooping = settings.mcast_snooping;
     config
 }
 

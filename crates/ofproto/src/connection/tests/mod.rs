@@ -54,6 +54,7 @@ fn add_port(bridge: &Bridge, name: &str) -> OfPort {
         lacp: Default::default(),
         path_checks: Default::default(),
         spanning_tree: Default::default(),
+        mcast_snooping: Default::default(),
         vlan: PortVlan::default(),
         config: Default::default(),
     };

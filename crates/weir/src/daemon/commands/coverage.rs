@@ -13,6 +13,7 @@ use std::time::Duration;
 use datapath::DropReason;
 use datapath::conntrack::counters::Counter;
 use ofproto::model::mac::MacStats;
+use protocols::mcast;
 
 use super::Context;
 use crate::unixctl::Command;
@@ -96,6 +97,7 @@ struct Sources<'a> {
     netlink: ports::link::NetlinkCounters,
     conntrack: ::conntrack::table::Counts,
     macs: Vec<MacStats>,
+    groups: Vec<mcast::Stats>,
 }
 
 impl<'a> Sources<'a> {
@@ -106,12 +108,18 @@ impl<'a> Sources<'a> {
             netlink: ports::link::netlink_counters(),
             conntrack: context.engine.datapath.conntrack().tracker.table.counts(),
             macs: context.engine.switch.bridges().iter().map(|bridge| bridge.mac_stats()).collect(),
+            groups: context.engine.switch.bridges().iter().map(|bridge| bridge.multicast_stats()).collect(),
         }
     }
 
     /// A sum over the workers. What workers have counted that have ended since is not forgotten.
     fn workers(&self, of: impl Fn(&datapath::WorkerStats) -> u64) -> u64 {
         self.stats.workers.iter().chain([&self.stats.ended]).map(of).sum()
+    }
+
+    /// A sum over the bridges that snoop on multicast.
+    fn groups(&self, of: impl Fn(&mcast::Stats) -> u64) -> u64 {
+        self.groups.iter().map(of).sum()
     }
 
     /// A sum over the bridges' tables of addresses.
@@ -142,6 +150,14 @@ const EVENTS: &[Event] = &[
     }),
     ("unixctl_received", "Commands that the control socket received.", |_| RECEIVED.load(Ordering::Relaxed)),
     ("unixctl_replied", "Commands that it answered.", |_| REPLIED.load(Ordering::Relaxed)),
+    ("mcast_snooping_learned", "Multicast groups and routers that bridges learnt.", |s| s.groups(|g| g.learned)),
+    ("mcast_snooping_expired", "Members of multicast groups, and routers, that were not heard for too long.", |s| {
+        s.groups(|g| g.expired)
+    }),
+    ("mcast_snooping_evicted", "Members of multicast groups that made room for others.", |s| s.groups(|g| g.evicted)),
+    ("mcast_snooping_bad", "Messages of IGMP and MLD that are wrong, and were not learnt from.", |s| {
+        s.groups(|g| g.errors)
+    }),
     ("mac_learning_learned", "Addresses that bridges learnt.", |s| s.macs(|m| m.learned)),
     ("mac_learning_expired", "Learnt addresses that were not seen for too long.", |s| s.macs(|m| m.expired)),
     ("mac_learning_evicted", "Learnt addresses that made room for others.", |s| s.macs(|m| m.evicted)),
@@ -246,6 +262,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::BondAdmission => "datapath_drop_bond_admission",
         DropReason::ReservedAddress => "datapath_drop_reserved_address",
         DropReason::SpanningTree => "drop_action_forwarding_disabled",
+        DropReason::NoMulticastReceiver => "datapath_drop_no_multicast_receiver",
         DropReason::MirrorPort => "datapath_drop_mirror_port",
         DropReason::Fragment => "datapath_drop_fragment",
     }

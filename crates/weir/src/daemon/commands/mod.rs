@@ -10,6 +10,7 @@
 //! - `dpdk`: `dpdk/...`, `netdev-dpdk/...`
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
+//! - `multicast`: `mdb/...`
 //! - `path_checks`: `bfd/...`, `cfm/...`
 //! - `bonds`: `bond/...`
 //! - `explain`: `weir/explain`
@@ -95,6 +96,7 @@ pub mod flows;
 pub mod implementations;
 mod ingress;
 pub mod metrics;
+mod multicast;
 mod neighbours;
 mod path_checks;
 pub mod perf;
@@ -182,6 +184,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     features::COMMANDS,
     coverage::COMMANDS,
     dpdk::COMMANDS,
+    multicast::COMMANDS,
     implementations::COMMANDS,
     ingress::COMMANDS,
     neighbours::COMMANDS,

@@ -185,7 +185,7 @@ fn short_number(port: OfPort) -> u32 {
     port.to_u16().map_or(port.0, u32::from)
 }
 
-fn port_name(port: OfPort) -> String {
+pub(super) fn port_name(port: OfPort) -> String {
     port.reserved_name().map_or_else(|| port.0.to_string(), str::to_owned)
 }
 

@@ -86,6 +86,7 @@ pub const TABLES: &[TableColumns] = &[
             "flood_vlans",
             "flow_tables",
             "ipfix",
+            "mcast_snooping_enable",
             "mirrors",
             "name",
             "netflow",
@@ -97,7 +98,7 @@ pub const TABLES: &[TableColumns] = &[
             "stp_enable",
         ],
         written: &["datapath_id", "datapath_version", "rstp_status", "status"],
-        without_effect: &["auto_attach", "mcast_snooping_enable"],
+        without_effect: &["auto_attach"],
         keys: &[
             "controller-queue-size",
             "datapath-id",
@@ -119,6 +120,9 @@ pub const TABLES: &[TableColumns] = &[
             "stp-max-age",
             "stp-priority",
             "stp-system-id",
+            "mcast-snooping-aging-time",
+            "mcast-snooping-disable-flood-unregistered",
+            "mcast-snooping-table-size",
         ],
     },
     TableColumns {
@@ -151,6 +155,8 @@ pub const TABLES: &[TableColumns] = &[
             "lacp-system-priority",
             "lacp-time",
             "lb-output-action",
+            "mcast-snooping-flood",
+            "mcast-snooping-flood-reports",
             "priority-tags",
             "qinq-ethtype",
             "rstp-admin-p2p-mac",
@@ -339,7 +345,7 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 9] = [
+    const READERS: [&str; 10] = [
         include_str!("read.rs"),
         include_str!("bond.rs"),
         include_str!("mod.rs"),
@@ -349,6 +355,7 @@ mod tests {
         include_str!("../../../../protocols/src/cfm/settings.rs"),
         include_str!("../../../../protocols/src/stp/settings.rs"),
         include_str!("../../../../protocols/src/rstp/settings.rs"),
+        include_str!("../../../../protocols/src/mcast/settings.rs"),
     ];
 
     #[test]

@@ -14,6 +14,7 @@
 //! - [`files`]: which files the database may name
 //! - `flow_tables`: the table Flow_Table
 //! - `mirror`: the table Mirror
+//! - `multicast`: multicast snooping
 //! - `path_checks`: BFD and CFM
 //! - `spanning_tree`: STP and RSTP
 //! - [`read`]: from the rows to the desired state
@@ -41,6 +42,7 @@ pub mod files;
 mod flow_tables;
 pub mod fuzz;
 mod mirror;
+mod multicast;
 mod path_checks;
 pub mod read;
 mod spanning_tree;

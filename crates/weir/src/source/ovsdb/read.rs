@@ -20,6 +20,7 @@ use super::export;
 use super::files::Files;
 use super::flow_tables;
 use super::mirror;
+use super::multicast;
 use super::path_checks;
 use super::spanning_tree;
 use super::unsupported;
@@ -311,6 +312,7 @@ impl DatabaseState {
                 bridge.settings.local = true;
                 bridge.settings.local_mtu = interface.integer("mtu_request").and_then(|n| u32::try_from(n).ok());
                 bridge.settings.local_vlans = vlans(port);
+                bridge.settings.local_mcast_snooping = self.port_multicast(port, name);
                 bridge.settings.local_ingress_filter = ingress_filter(interface);
                 bridge.settings.local_policing =
                     Policing { ingress: ingress_policing(interface), egress: self.egress_policer(replica, port, name) };
@@ -329,9 +331,11 @@ impl DatabaseState {
             let mut interfaces = self.interfaces(&interfaces, dummies, rules);
             if !interfaces.is_empty() {
                 let (dscp, egress) = (queue_dscp(replica, port), self.egress_policer(replica, port, port_name));
+                let mcast_snooping = self.port_multicast(port, port_name);
                 interfaces.values_mut().for_each(|interface| {
                     interface.queue_dscp.clone_from(&dscp);
                     interface.policing.egress = egress;
+                    interface.mcast_snooping = mcast_snooping;
                 });
                 let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
                 let spanning_tree = spanning_tree::options(port);
@@ -374,6 +378,8 @@ impl DatabaseState {
         let size: Option<i64> = self.number(row, "other_config", "mac-table-size").filter(|&size| size != 0);
         // A negative number stands for none.
         let queue: Option<i64> = self.number(row, "other_config", "in-band-queue");
+        let (mcast_snooping, problems) = multicast::of_bridge(row);
+        problems.into_iter().for_each(|problem| self.warn(format!("bridge {name}: {problem}")));
         BridgeSettings {
             // Zero stands for the default.
             datapath_id: self.or_warn(datapath_id).filter(|&id| id != 0),
@@ -385,6 +391,7 @@ impl DatabaseState {
             mac_aging_time: ageing.map_or(default.mac_aging_time, |n| Duration::from_secs(n.clamp(15, 3600) as u64)),
             mac_table_size: size.map_or(default.mac_table_size, |n| n.clamp(10, 1_000_000) as u32),
             flood_vlans: row.integers("flood_vlans").filter_map(|vlan| u16::try_from(vlan).ok()).collect(),
+            mcast_snooping,
             protocols: self.protocols(row, name),
             forward_bpdu: row.map_string("other_config", "forward-bpdu") == Some("true"),
             spanning_tree: self.spanning_tree(row, name),
@@ -409,6 +416,13 @@ impl DatabaseState {
             }
         };
         SpanningTree { protocol, options: spanning_tree::options(row) }
+    }
+
+    /// What a port gets of multicast whoever is a member.
+    fn port_multicast(&mut self, port: &Row, name: &str) -> protocols::mcast::PortSettings {
+        let (settings, problems) = multicast::of_port(port);
+        problems.into_iter().for_each(|problem| self.warn(format!("port {name}: {problem}")));
+        settings
     }
 
     /// A value that is there and right.
@@ -459,6 +473,7 @@ impl DatabaseState {
             steers_by_hash: self.steers_by_hash(row, name),
             // Of the port's, not its own.
             queue_dscp: BTreeMap::new(),
+            mcast_snooping: Default::default(),
             policing: Policing { ingress: ingress_policing(row), egress: None },
             ingress_filter: ingress_filter(row),
             ingress_program: other("ingress-ebpf").map(|path| IngressProgram {

@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use datapath::AutoBalance;
 use ports::{dpdk, registry};
+use protocols::mcast;
 use tls::settings::{Ciphers, Versions};
 use tokio::sync::oneshot;
 
@@ -412,8 +413,23 @@ fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
             .collect(),
         forward_bpdu: s.bool("forward-bpdu").unwrap_or(default.forward_bpdu),
         spanning_tree: spanning_tree::read_bridge(s),
+        mcast_snooping: read_multicast(s),
         ..default
     }
+}
+
+fn read_multicast(s: &mut Section) -> Option<mcast::Settings> {
+    let default = mcast::Settings::default();
+    let is_on = s.bool("mcast-snooping").unwrap_or(false);
+    let no_flood = s.bool("mcast-snooping-disable-flood-unregistered").unwrap_or(!default.flood_unregistered);
+    let settings = mcast::Settings {
+        ageing_time: s.seconds("mcast-snooping-aging-time-s", 15..=3600).unwrap_or(default.ageing_time),
+        table_size: s
+            .integer("mcast-snooping-table-size", 10..=1_000_000, "a number of groups")
+            .map_or(default.table_size, |groups| groups as usize),
+        flood_unregistered: !no_flood,
+    };
+    is_on.then_some(settings)
 }
 
 fn read_controller(item: &Item) -> Option<(Target, Controller)> {
@@ -465,9 +481,13 @@ fn read_port(name: &str, mut s: Section) -> Port {
     let vlans = read_vlans(&mut s);
     let (bond, lacp) = (bond::read(&mut s), bond::read_lacp(&mut s));
     let spanning_tree = spanning_tree::read_port(&mut s);
+    let mcast_snooping = mcast::PortSettings {
+        flood: s.bool("mcast-snooping-flood").unwrap_or(false),
+        flood_reports: s.bool("mcast-snooping-flood-reports").unwrap_or(false),
+    };
     let members = s.named("interface", |name, mut s| {
         check_interface_name(name, &s);
-        let interface = read_interface(&mut s);
+        let interface = Interface { mcast_snooping, ..read_interface(&mut s) };
         s.finish();
         check_options(&s, name, &interface);
         interface
@@ -476,6 +496,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
     s.finish();
     if members.is_empty() {
         check_options(&s, name, &interface);
+        let interface = Interface { mcast_snooping, ..interface };
         return Port { lacp, spanning_tree, ..Port::single(name, interface, vlans) };
     }
     if interface != (Interface { kind: "system".into(), ingress_offload: true, ..Interface::default() }) {
@@ -509,6 +530,7 @@ fn read_interface(s: &mut Section) -> Interface {
         rx_affinity: BTreeMap::new(),
         steers_by_hash: false,
         queue_dscp: BTreeMap::new(),
+        mcast_snooping: mcast::PortSettings::default(),
         policing: read_policing(s),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
         ingress_program: read_ingress_program(s),

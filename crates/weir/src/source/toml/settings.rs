@@ -146,6 +146,10 @@ pub const TABLES: &[Table] = &[
             "forward-bpdu" BOOL "false" "Whether its rule NORMAL forwards frames to the addresses that bridges keep for themselves, as BPDUs are.";
             "spanning-tree" "\"off\", \"stp\" or \"rstp\"" "\"off\"" "Which protocol keeps loops from forwarding.";
             "spanning-tree-options" "a table" "{}" "Options of that, as in ovs-vswitchd.conf.db(5): { rstp-priority = 4096 }.";
+            "mcast-snooping" BOOL "false" "Whether multicast goes only where hosts ask for it by IGMP or MLD.";
+            "mcast-snooping-aging-time-s" "15 to 3600" "300" "After how long a membership is over that is not renewed, in seconds.";
+            "mcast-snooping-table-size" "10 to 1000000" "2048" "Most multicast groups.";
+            "mcast-snooping-disable-flood-unregistered" BOOL "false" "Whether groups that nobody has asked for go to routers only, instead of everywhere.";
             "controllers" "list of targets, or tables" "[]" "OpenFlow controllers: [\"tcp:192.0.2.1:6653\", \"ptcp:6653\"].";
             "flows" "list of texts" "[]" "Flows in the tables from the start, in the syntax of ovs-ofctl(8).";
         },
@@ -177,6 +181,8 @@ pub const TABLES: &[Table] = &[
             "trunks" "list of 0 to 4094" "[]" "The VLANs that a trunk carries; without, all.";
             "vlan-mode" "\"access\", \"trunk\", \"native-tagged\", \"native-untagged\" or \"dot1q-tunnel\"" "" "How it carries them; without, \"access\" with a tag and \"trunk\" without.";
             "protected" BOOL "false" "Whether it is protected: nothing is sent from one protected port to another.";
+            "mcast-snooping-flood" BOOL "false" "Whether it gets all multicast of a bridge that snoops.";
+            "mcast-snooping-flood-reports" BOOL "false" "Whether it gets what hosts of such a bridge ask for by IGMP or MLD.";
             "ingress-filter" TEXT "" "Rules for the frames that it receives: \"drop udp port 1900; limit 1k icmp\".";
             "ingress-ebpf" FILE "" "An object file with an XDP program, which sees the frames that the rules let pass.";
             "ingress-ebpf-program" TEXT "" "Which of its programs.";
