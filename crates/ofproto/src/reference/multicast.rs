@@ -212,11 +212,11 @@ pub(super) mod tests {
         Message { src, body }.emit()
     }
 
-    /// Data and messages about few groups.
+    /// Data and messages about few groups, of few stations, so that flows are used again after a change.
     pub fn multicast_frame() -> impl Strategy<Value = Vec<u8>> {
         let what = select(vec![What::Data, What::Data, What::Join, What::Join3, What::Leave, What::Query]);
-        let vlan = select(vec![None, None, Some(5u16), Some(6)]);
-        (what, 1u8..4, any::<bool>(), 1u8..5, vlan)
+        let vlan = select(vec![None, None, None, None, Some(5u16), Some(6)]);
+        (what, 1u8..3, proptest::bool::weighted(0.25), 1u8..3, vlan)
             .prop_map(|(what, n, ipv6, src, vlan)| to_group(&packet(what, n, ipv6), src, vlan))
     }
 
@@ -239,7 +239,7 @@ pub(super) mod tests {
             3 => select(vec![10u64, 100, 180, 300]).prop_map(Change::Age),
         ];
         prop_oneof![
-            24 => (1..=PORTS, multicast_frame()).prop_map(|(port, frame)| Step::Receive(port, frame)),
+            40 => (1..=PORTS, multicast_frame()).prop_map(|(port, frame)| Step::Receive(port, frame)),
             2 => (1..=PORTS, frame()).prop_map(|(port, frame)| Step::Receive(port, frame)),
             4 => change.prop_map(Step::Change),
             1 => Just(Step::Flush),
@@ -327,7 +327,7 @@ pub(super) mod tests {
             plain in any::<bool>(),
             groups in groups(),
             rules in proptest::collection::vec(rule(), 0..4),
-            steps in proptest::collection::vec(step(), 1..40),
+            steps in proptest::collection::vec(step(), 20..80),
             limited in any::<bool>(),
         ) {
             let vlans = if plain { vec![Default::default(); PORTS as usize] } else { vlans };
