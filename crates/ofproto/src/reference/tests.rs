@@ -554,8 +554,12 @@ impl Pair {
 
     pub fn mirrors(&mut self, mirrors: &[Mirror]) {
         let bridge = &self.bed.bridge;
-        bridge.set_config(BridgeConfig { mirrors: mirrors.to_vec(), ..bridge.config() });
+        self.configure(BridgeConfig { mirrors: mirrors.to_vec(), ..bridge.config() });
         self.reference.mirrors = mirrors.to_vec();
+    }
+
+    fn configure(&self, config: BridgeConfig) {
+        self.bed.bridge.set_config(config);
         // No spanning tree is configured, so that a change of the configuration has ports forward.
         self.reference.tree.iter().for_each(|(port, state)| self.bed.set_tree_state(*port, Some(*state)));
     }
@@ -636,8 +640,7 @@ impl Pair {
                     reference.macs.clear();
                     reference.flood_vlans = vlans.clone();
                 }
-                let bridge = &self.bed.bridge;
-                bridge.set_config(BridgeConfig { flood_vlans: vlans.clone(), ..bridge.config() });
+                self.configure(BridgeConfig { flood_vlans: vlans.clone(), ..self.bed.bridge.config() });
             }
             Change::FlushMacs => {
                 reference.macs.clear();

@@ -153,11 +153,12 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
             return false;
         }
         let Some(row) = subtable.lookup(key, wc, prefixes) else { return true };
-        let Some((position, rule)) = self.first_from(row, 0) else { return true };
+        let first = if conjunctive { self.first_from(row, 0) } else { self.first_ordinary(row) };
+        let Some((position, rule)) = first else { return true };
         if is_better(found.best, rule.priority()) {
             if rule.conjunctions().is_empty() {
                 found.best = Some(rule);
-            } else if conjunctive {
+            } else {
                 found.soft.push((row, position));
             }
         }
@@ -168,6 +169,12 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
     #[inline(always)]
     fn first_from(&self, row: &'a Row<R>, from: usize) -> Option<(usize, &'a Arc<R>)> {
         row.rules().iter().enumerate().skip(from).find(|(_, rule)| !self.except.has(rule))
+    }
+
+    /// The first rule of a row that is no part of a conjunctive match and not passed over. It may stand behind parts.
+    fn first_ordinary(&self, row: &'a Row<R>) -> Option<(usize, &'a Arc<R>)> {
+        let is_ordinary = |rule: &Arc<R>| rule.conjunctions().is_empty() && !self.except.has(rule);
+        row.rules().iter().enumerate().find(|(_, rule)| is_ordinary(rule))
     }
 
     /// Decides between an ordinary match and parts of conjunctive ones, from the highest priority down.
