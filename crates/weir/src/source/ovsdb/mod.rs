@@ -41,6 +41,7 @@ mod flow_tables;
 pub mod fuzz;
 mod mirror;
 mod path_checks;
+mod qos;
 pub mod read;
 mod unsupported;
 mod writeback;
