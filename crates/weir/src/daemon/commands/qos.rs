@@ -51,8 +51,7 @@ fn egress(context: &Context, info: &PortInfo) -> Option<QosState> {
 
 fn in_words(interface: &str, state: &QosState) -> String {
     let mut text = format!("QoS: {interface} {}\n", state.kind);
-    // Writing to text cannot fail.
-    state.settings.iter().for_each(|(name, value)| drop(writeln!(text, "{name}: {value}")));
+    state.settings.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\n")));
     state.queues.iter().for_each(|queue| show_queue(&mut text, queue));
     text
 }
@@ -60,7 +59,7 @@ fn in_words(interface: &str, state: &QosState) -> String {
 fn show_queue(text: &mut String, queue: &QueueState) {
     let number = queue.number;
     text.push_str(&if number == 0 { "\nDefault:\n".into() } else { format!("\nQueue {number}:\n") });
-    queue.settings.iter().for_each(|(name, value)| drop(writeln!(text, "  {name}: {value}")));
+    queue.settings.iter().for_each(|(name, value)| text.push_str(&format!("  {name}: {value}\n")));
     let _ = match &queue.stats {
         Ok(stats) => writeln!(
             text,
