@@ -154,7 +154,7 @@ def without_effect(ovs):
 def full(asked, ovs):
     """A daemon with a row in each table that it asks for."""
     ovs.appctl("vlog/disable-rate-limit")
-    ovs.expect("bridge.*(WARN|ERR).*(mirror m|Flow_Table|option mtu|is none of|is no address for HTTP|is not an Ethernet address|collector|tx-steering)")
+    ovs.expect("bridge.*(WARN|ERR).*(mirror m|STP are mutually exclusive|Flow_Table|option mtu|is none of|is no address for HTTP|is not an Ethernet address|collector|tx-steering)")
     dummy_bridge(ovs, "p1")
     ovs.vsctl("set-controller", "br0", f"unix:{ovs.dir}/nobody", "--", "--id=@m", "create", "mirror", "name=m", "--",
               "--id=@t", "create", "Flow_Table", "name=t", "--", "set", "bridge", "br0", "mirrors=@m", "flow_tables:1=@t")

@@ -24,6 +24,7 @@
 //! | [`mod@drop`] | Why a frame was not sent |
 //! | [`early_drop`] | What a port drops for an ingress filter before its receive queues see it |
 //! | [`link`] | Interfaces of the kernel: facts, changes, settings |
+//! | [`qos`] | What a port is told of rates and queues |
 //! | [`offload`] | Checksums and segmentation that a port leaves to software |
 //! | [`vnet`] | The virtio header beside a frame |
 //! | [`files`] | Files and sockets with names from outside |
@@ -44,6 +45,7 @@ pub mod null;
 pub mod offload;
 pub mod options;
 pub mod pcap;
+pub mod qos;
 pub mod registry;
 pub mod spec;
 pub mod stats;
@@ -69,6 +71,7 @@ use packet::{Batch, Time};
 pub use drop::{TxDrop, TxDrops};
 pub use early_drop::EarlyDrop;
 pub use kind::Env;
+pub use qos::{Qos, QosState};
 pub use spec::PortSpec;
 
 /// An Ethernet address.
@@ -182,6 +185,25 @@ pub trait Port: Send + Sync {
     /// Transmission queues by number, as controllers can choose them.
     fn queues(&self) -> Vec<u32> {
         Vec::new()
+    }
+
+    /// The types of QoS that the port itself can have.
+    fn qos_types(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Has what is sent queued and limited as a QoS says, which is of one of the [types](Port::qos_types); `None`: as without
+    /// any. Where a part of it cannot be had, the error is that of the first one, and the others are in force.
+    fn set_qos(&self, qos: Option<&Qos>) -> Result<(), Error> {
+        match qos {
+            Some(_) => Err(Error::Unsupported { port: self.name().into(), what: "this QoS" }),
+            None => Ok(()),
+        }
+    }
+
+    /// The QoS that is in force, with counters.
+    fn qos(&self) -> Option<QosState> {
+        None
     }
 
     /// The receive queues, each to be given to one worker. Called again now and then: those that have

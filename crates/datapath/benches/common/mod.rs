@@ -104,7 +104,7 @@ impl<const SIZE: usize> RxQueue for Source<SIZE> {
                 memory: &STATIC,
                 len: SIZE as u32 - 4,
                 tailroom: (4 + MAX_FRAME - SIZE + TAILROOM) as u32,
-                rss_hash: 0,
+                queue: 0,
                 headroom: HEADROOM as u16,
                 offload: Offload::NONE,
             };

@@ -170,10 +170,11 @@ impl Worker {
         }
     }
 
-    fn execute(&mut self, packet: Packet, metadata: OwnMetadata, program: &Program) {
+    fn execute(&mut self, mut packet: Packet, metadata: OwnMetadata, program: &Program) {
         self.executor.counters.injected.add(1);
         let mut key = self.executor.misses.spare_keys().pop().unwrap_or_default();
         metadata.start(&mut key);
+        packet.set_queue(key.common().skb_priority.get());
         let layers = extract(packet.data(), &mut key, self.executor.vlan_limit);
         self.executor.run(program, packet, &mut KeyView::new(&mut key, layers), Pass::FIRST.of(program));
         self.executor.misses.reuse(key);

@@ -72,7 +72,7 @@ fn empty(layout: Layout, headroom: usize, size: usize) -> Packet {
             memory: &HEAP,
             len: 0,
             tailroom: size as u32,
-            rss_hash: 0,
+            queue: 0,
             headroom: headroom as u16,
             offload: Offload::NONE,
         })

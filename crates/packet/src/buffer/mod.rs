@@ -155,8 +155,8 @@ pub struct RawPacket {
     pub len: u32,
     /// Writable bytes behind the frame.
     pub tailroom: u32,
-    /// Receive hash of the NIC, or zero.
-    pub rss_hash: u32,
+    /// Number of the transmit queue that was chosen for it, which is the priority in its key; zero where none was.
+    pub queue: u32,
     /// Writable bytes before the frame.
     pub headroom: u16,
     /// Checksum and segmentation work left to do.
@@ -256,10 +256,16 @@ impl Packet {
         self.0.handle
     }
 
-    /// Receive hash of the NIC, or zero.
+    /// Number of the transmit queue that was chosen for it; zero where none was.
     #[inline(always)]
-    pub fn rss_hash(&self) -> u32 {
-        self.0.rss_hash
+    pub fn queue(&self) -> u32 {
+        self.0.queue
+    }
+
+    /// Chooses the transmit queue, of whatever port the packet is sent to.
+    #[inline(always)]
+    pub fn set_queue(&mut self, queue: u32) {
+        self.0.queue = queue;
     }
 
     /// Checksum and segmentation work left to do.
@@ -378,7 +384,7 @@ impl Packet {
     }
 
     fn copy_metadata(&mut self, from: &Packet) {
-        self.0.rss_hash = from.0.rss_hash;
+        self.0.queue = from.0.queue;
         self.0.offload = from.0.offload;
     }
 }

@@ -238,7 +238,7 @@ impl Pool {
         // SAFETY: the chunk is initialised, the caller hands over its ownership, and headroom, frame
         // and tailroom lie within it. `release` takes packets whose handle is their chunk.
         Some(unsafe {
-            Packet::from_raw(RawPacket { data, handle, memory, len, tailroom, rss_hash: 0, headroom, offload })
+            Packet::from_raw(RawPacket { data, handle, memory, len, tailroom, queue: 0, headroom, offload })
         })
     }
 

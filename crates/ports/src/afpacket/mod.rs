@@ -13,6 +13,8 @@
 //! - A burst is sent by one sendmmsg(2). A transmit ring would not save a copy: the kernel copies its
 //!   slots whenever the packet leaves the sender's hands, which on a veth is always (`skb_orphan_frags`,
 //!   since Linux 4.20), and it can't hold GSO frames in slots of sensible size.
+//! - Where the interface's queueing discipline has a class for each queue, a packet finds its class by the priority of
+//!   the socket that it is sent through, and each queue has a socket ([`tx`]).
 //! - Beyond the MTU the kernel lets one tag of 0x8100 pass (`packet_extra_vlan_len_allowed`), and no other:
 //!   a frame of full length with a tag of 0x88a8, or with two, is refused and counted as an error. The MTU
 //!   has to be raised by what the tags take, as on a physical network.
@@ -33,7 +35,7 @@ mod socket;
 mod tx;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use packet::Memory;
@@ -42,11 +44,12 @@ use parking_lot::Mutex;
 use reception::Reception;
 
 use crate::kind::{Env, Kind};
+use crate::link::qdisc::{self, Discipline};
 use crate::link::{Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
 use crate::stats::{PortCounters, TxCounters};
-use crate::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxDrops, TxQueue};
+use crate::{Error, Features, Link, Mac, Offloads, Port, Qos, QosState, RxQueue, Stats, TxDrops, TxQueue};
 
 /// Declaration of this kind.
 pub const KIND: Kind = Kind {
@@ -89,6 +92,8 @@ struct Netdev {
     ifindex: u32,
     /// The MTU, refreshed whenever the management thread asks for the state of the port.
     mtu: AtomicU32,
+    /// Whether the interface's queueing discipline has a class for each queue.
+    has_classes: AtomicBool,
 }
 
 struct AfPacket {
@@ -101,6 +106,8 @@ struct AfPacket {
     offloads: Offloads,
     memory: &'static Memory,
     driver: String,
+    /// The queueing discipline that was set up for it.
+    discipline: Mutex<Discipline>,
 }
 
 impl AfPacket {
@@ -121,6 +128,7 @@ impl AfPacket {
             name: port.into(),
             ifindex: interface.index(),
             mtu: AtomicU32::new(spec.mtu.unwrap_or(facts.mtu)),
+            has_classes: AtomicBool::new(false),
         });
         let queues = options.number("n_rxq").unwrap_or(1) as usize;
         let slots = options.number("n_rxq_desc");
@@ -148,6 +156,7 @@ impl AfPacket {
             memory: env.memory,
             driver: interface.driver().unwrap_or_default(),
             rx: Mutex::new(rx),
+            discipline: Mutex::default(),
             shared,
             interface,
             counters,
@@ -172,7 +181,12 @@ pub(crate) fn super_frames(
 ) -> Result<Box<dyn TxQueue>, Error> {
     let name = interface.name().to_string();
     let socket = socket::open_tx(&name, interface.index(), false)?;
-    let shared = Netdev { name, ifindex: interface.index(), mtu: AtomicU32::new(u32::MAX >> 1) };
+    let shared = Netdev {
+        name,
+        ifindex: interface.index(),
+        mtu: AtomicU32::new(u32::MAX >> 1),
+        has_classes: AtomicBool::new(false),
+    };
     Ok(Box::new(tx::Tx::new(socket, Arc::new(shared), offloads, memory, counters)))
 }
 
@@ -259,6 +273,29 @@ impl Port for AfPacket {
     fn status(&self) -> Vec<(&'static str, String)> {
         let ring = if self.receptions.iter().all(|reception| reception.has_ring()) { "TPACKET_V2" } else { "none" };
         vec![("driver_name", self.driver.clone()), ("rx-ring", ring.into())]
+    }
+
+    fn queues(&self) -> Vec<u32> {
+        self.discipline.lock().queues()
+    }
+
+    fn qos_types(&self) -> &'static [&'static str] {
+        qdisc::TYPES
+    }
+
+    fn set_qos(&self, qos: Option<&Qos>) -> Result<(), Error> {
+        if self.qdisc_bypass && qos.is_some() {
+            let problem = "with options:qdisc-bypass=true a QoS has no effect".into();
+            return Err(Error::Unavailable { port: self.shared.name.clone(), problem });
+        }
+        let mut discipline = self.discipline.lock();
+        let result = discipline.set(&self.interface, qos);
+        self.shared.has_classes.store(discipline.has_classes(), Relaxed);
+        result
+    }
+
+    fn qos(&self) -> Option<QosState> {
+        self.discipline.lock().state(&self.interface)
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {

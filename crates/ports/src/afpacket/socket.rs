@@ -396,6 +396,11 @@ pub fn open_tx(port: &str, ifindex: u32, qdisc_bypass: bool) -> Result<Socket, E
     Ok(fd)
 }
 
+/// Sets the priority that the interface's queueing discipline knows packets of a socket by.
+pub fn set_priority(fd: &Socket, priority: u32) -> io::Result<()> {
+    set_raw(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, &priority)
+}
+
 /// Sends messages, each of a vnet header and a frame. Returns how many were sent; an error is that of
 /// the first.
 pub fn send(fd: &Socket, messages: &[(&[u8; vnet::LEN], &[u8])]) -> io::Result<usize> {

@@ -93,7 +93,7 @@ unsafe fn to_packet(pool: &'static Mempool, of_pool: *mut rte_mempool, mbuf: *mu
             memory,
             len,
             tailroom: u32::from(m.buf_len).saturating_sub(u32::from(m.data_off) + len),
-            rss_hash: if m.ol_flags & bits::RX_RSS_HASH != 0 { m.rss_hash } else { 0 },
+            queue: 0,
             headroom: m.data_off,
             offload: Offload::NONE,
         };

@@ -288,7 +288,7 @@ fn allocate(memory: &'static Memory, headroom: usize, size: usize) -> Option<Pac
         let data = NonNull::new(mbuf.buf_addr.cast::<u8>().add(headroom.into()))?;
         let tailroom = u32::from(mbuf.buf_len - headroom);
         let offload = Offload::NONE;
-        Some(Packet::from_raw(RawPacket { data, handle, memory, len: 0, tailroom, rss_hash: 0, headroom, offload }))
+        Some(Packet::from_raw(RawPacket { data, handle, memory, len: 0, tailroom, queue: 0, headroom, offload }))
     }
 }
 

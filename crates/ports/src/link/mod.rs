@@ -11,6 +11,7 @@
 
 mod ethtool;
 mod netlink;
+pub mod qdisc;
 mod table;
 
 use std::io;
@@ -248,6 +249,7 @@ impl Interface {
         let hint = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Some("this needs CAP_NET_ADMIN; run as root"),
             Some(libc::ENODEV) => Some("the interface has been deleted"),
+            Some(libc::ENOENT) => Some("the kernel may lack this queueing discipline"),
             Some(libc::EBUSY) => Some("the driver wants the interface to be down for this"),
             _ => None,
         };

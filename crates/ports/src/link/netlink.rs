@@ -109,6 +109,11 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(about(index, vec![LinkAttribute::Xdp(xdp)])))
     }
 
+    /// The socket, for requests about something else.
+    pub fn requests(&mut self) -> &mut Requests {
+        &mut self.0
+    }
+
     fn get_link(&mut self, request: LinkMessage) -> io::Result<Facts> {
         let Some(body) = self.0.ask(RouteNetlinkMessage::GetLink(request), 0)? else {
             return Err(io::Error::other("netlink answer without an interface"));

@@ -79,6 +79,7 @@ pub fn fragment(
     for part in payload.chunks(size) {
         let len = head.len() + more_head + part.len();
         let mut fragment = empty(memory, len).ok_or(OffloadError::NoBuffer)?;
+        fragment.set_queue(packet.queue());
         let frame = fragment.push_back(len).expect("allocated with this size");
         frame[..head.len()].copy_from_slice(head);
         frame[head.len() + more_head..].copy_from_slice(part);

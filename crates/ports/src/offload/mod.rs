@@ -187,6 +187,7 @@ fn cut(
     for index in 0..count {
         let part = &payload[index * size..payload.len().min((index + 1) * size)];
         let mut segment = empty(memory, head.len() + part.len()).ok_or(OffloadError::NoBuffer)?;
+        segment.set_queue(packet.queue());
         let frame = segment.push_back(head.len() + part.len()).expect("allocated with this size");
         frame[..head.len()].copy_from_slice(head);
         frame[head.len()..].copy_from_slice(part);

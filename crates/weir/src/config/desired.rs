@@ -13,6 +13,7 @@ use export::settings::BridgeExport;
 use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
 use ofproto::{BondSettings, TableSettings};
 use openflow::{TableId, Version, Versions};
+use ports::Qos;
 use protocols::mcast;
 use protocols::spanning_tree::Protocol as TreeProtocol;
 use serde::Serialize;
@@ -455,6 +456,9 @@ pub struct Interface {
     pub mcast_snooping: mcast::PortSettings,
     /// What it may receive and be sent in a second.
     pub policing: Policing,
+    /// Which queues share what it is sent, and how fast (`qos` of its port), where the port itself sees to that.
+    #[serde(serialize_with = "qos_fields")]
+    pub qos: Option<Qos>,
     /// Rules for the frames that it receives (`ingress-filter`); see docs/ingress.md.
     pub ingress_filter: Option<String>,
     /// The port drops by itself what it can of it (`ingress-offload`).
@@ -467,6 +471,10 @@ pub struct Interface {
     pub bfd: BTreeMap<String, String>,
     /// Its maintenance point.
     pub cfm: Cfm,
+}
+
+fn qos_fields<S: serde::Serializer>(qos: &Option<Qos>, serializer: S) -> Result<S::Ok, S::Error> {
+    qos.as_ref().map(|qos| (qos.kind.name, &qos.settings, &qos.queues)).serialize(serializer)
 }
 
 /// A maintenance point of CFM, as the database has it.

@@ -12,7 +12,7 @@ use ofproto::{
 };
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
-use ports::registry;
+use ports::{Qos, registry};
 use tls::Tls;
 use tokio::sync::watch;
 use tunnel::config::{Config, Kind, text_of};
@@ -355,6 +355,7 @@ impl LiveSwitch {
         self.push_filter_down(&lost.name);
         let policing = wanted.map_or(&running.settings.local_policing, |wanted| &wanted.policing);
         self.set_policing_of_new(&bridge, lost.port, policing)?;
+        set_qos_of_new(&bridge, lost.port, wanted);
         wanted.map_or(Ok(()), |wanted| self.set_queues_of_new(&bridge, lost.port, wanted))
     }
 
@@ -415,6 +416,7 @@ impl LiveSwitch {
         self.push_filter_down(name);
         bridge.set_queue_dscp(port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         self.set_policing_of_new(&bridge, port, &interface.policing)?;
+        set_qos_of_new(&bridge, port, Some(interface));
         self.set_queues_of_new(&bridge, port, interface)
     }
 
@@ -535,6 +537,7 @@ impl LiveSwitch {
         if let Some(mac) = interface.mac {
             device.set_mac(mac).map_err(|e| e.to_string())?;
         }
+        set_qos(&*device, interface.qos.as_ref());
         match info.dp_port {
             Some(port) => {
                 self.engine.datapath.refresh_port(port).map_err(|e| e.to_string())?;
@@ -560,6 +563,35 @@ impl LiveSwitch {
 
     fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
         self.engine.switch.bridge(name).ok_or_else(|| format!("bridge {name} does not exist"))
+    }
+}
+
+/// Has a port whose device is a new one queue what it is sent. Without a QoS, the device keeps what it came with.
+fn set_qos_of_new(bridge: &ofproto::Bridge, port: OfPort, wanted: Option<&Interface>) {
+    let qos = wanted.and_then(|interface| interface.qos.as_ref());
+    if let Some((device, qos)) = bridge.port(port).and_then(|info| info.device).zip(qos) {
+        set_qos(&*device, Some(qos));
+    }
+}
+
+/// Has a port queue what it is sent. As in OVS, the port is there also where it cannot, and the log says so.
+fn set_qos(device: &dyn ports::Port, qos: Option<&Qos>) {
+    let (name, types) = (device.name(), device.qos_types());
+    let (can, other) = match qos {
+        // It says that the port is to be left alone.
+        Some(qos) if types.is_empty() && qos.kind.name == "linux-noop" => (None, None),
+        Some(qos) if !types.contains(&qos.kind.name) => (None, Some(qos.kind.name)),
+        qos => (qos, None),
+    };
+    if let Some(other) = other {
+        let known = if types.is_empty() { "none but egress-policer".to_owned() } else { types.join(", ") };
+        tracing::warn!(
+            "{name}: QoS of type {other} has no effect on a port of type {}, which has {known}",
+            device.kind()
+        );
+    }
+    if let Err(error) = device.set_qos(can) {
+        tracing::warn!("{error}");
     }
 }
 

@@ -164,6 +164,7 @@ impl Rewriter {
         }
         if groups.metadata {
             self.apply_metadata(key);
+            packet.set_queue(key.common().skb_priority.get());
         }
     }
 

@@ -319,6 +319,16 @@ fn later_fragments_keep_their_payload() {
 }
 
 #[test]
+fn the_priority_is_the_queue_of_the_packet() {
+    let mut packet = Packet::from_slice(&[0; 60]);
+    let (_, want) = apply(&rewrite(Field::SkbPriority, 70, u128::MAX), &mut packet);
+    assert_eq!((packet.queue(), want.common().skb_priority.get()), (70, 70));
+    assert_eq!(packet.duplicate().unwrap().queue(), 70, "that of a copy, too");
+    let _ = apply(&rewrite(Field::PktMark, 9, u128::MAX), &mut packet);
+    assert_eq!(packet.queue(), 0, "this key has none");
+}
+
+#[test]
 fn arp_fields() {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);

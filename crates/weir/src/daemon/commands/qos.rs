@@ -1,6 +1,11 @@
-//! `qos/...`: the limits of what ports are sent, in OVS's format.
+//! `qos/...`: the limits and queues of what ports are sent, in OVS's format.
+
+use std::fmt::Write as _;
 
 use datapath::RateLimit;
+use ofproto::PortInfo;
+use ports::QosState;
+use ports::qos::{QueueState, Settings};
 
 use super::Context;
 use crate::config::policing::EgressPolicer;
@@ -13,26 +18,54 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "qos/show" "INTERFACE" (1, 1) now!(show), "The QoS of an interface.";
 };
 
-/// The egress policer of an interface in use. An error where there is no such interface.
-fn egress(context: &Context, interface: &str) -> Result<Option<RateLimit>, String> {
+/// An interface in use. An error where there is no such interface.
+fn find(context: &Context, interface: &str) -> Result<PortInfo, String> {
     let mut ports = context.engine.switch.bridges().into_iter().flat_map(|bridge| bridge.ports());
-    let info = ports.find(|info| info.name == interface).ok_or("no such interface")?;
-    let policer = info.dp_port.and_then(|port| context.engine.datapath.policers(port).egress);
-    Ok(policer.and_then(|policer| policer.limits().bits))
+    ports.find(|info| info.name == interface).ok_or_else(|| "no such interface".into())
 }
 
 fn types(context: &Context, args: &[String]) -> Outcome {
-    egress(context, &args[0])?;
-    Ok(format!("QoS type: {}\n", EgressPolicer::TYPE))
+    let info = find(context, &args[0])?;
+    let of_port = info.device.as_ref().map_or(&[][..], |device| device.qos_types());
+    let all = of_port.iter().chain(&[EgressPolicer::TYPE]);
+    Ok(all.map(|name| format!("QoS type: {name}\n")).collect())
 }
 
 fn show(context: &Context, args: &[String]) -> Outcome {
     let interface = &args[0];
-    Ok(match egress(context, interface)? {
-        Some(RateLimit { rate, burst }) => {
-            let (name, cir, cbs) = (EgressPolicer::TYPE, rate / 8, burst / 8);
-            format!("QoS: {interface} {name}\ncbs: {cbs}\ncir: {cir}\n")
-        }
+    let info = find(context, interface)?;
+    let of_port = info.device.as_ref().and_then(|device| device.qos());
+    Ok(match of_port.or_else(|| egress(context, &info)) {
+        Some(state) => in_words(interface, &state),
         None => format!("QoS not configured on {interface}\n"),
     })
+}
+
+/// The egress policer of an interface.
+fn egress(context: &Context, info: &PortInfo) -> Option<QosState> {
+    let policer = context.engine.datapath.policers(info.dp_port?).egress?;
+    let RateLimit { rate, burst } = policer.limits().bits?;
+    let settings = Settings::from([("cbs", burst / 8), ("cir", rate / 8)]);
+    Some(QosState { kind: EgressPolicer::TYPE, settings, queues: Vec::new() })
+}
+
+fn in_words(interface: &str, state: &QosState) -> String {
+    let mut text = format!("QoS: {interface} {}\n", state.kind);
+    state.settings.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\n")));
+    state.queues.iter().for_each(|queue| show_queue(&mut text, queue));
+    text
+}
+
+fn show_queue(text: &mut String, queue: &QueueState) {
+    let number = queue.number;
+    text.push_str(&if number == 0 { "\nDefault:\n".into() } else { format!("\nQueue {number}:\n") });
+    queue.settings.iter().for_each(|(name, value)| text.push_str(&format!("  {name}: {value}\n")));
+    let _ = match &queue.stats {
+        Ok(stats) => writeln!(
+            text,
+            "  tx_packets: {}\n  tx_bytes: {}\n  tx_errors: {}",
+            stats.packets, stats.bytes, stats.errors
+        ),
+        Err(error) => writeln!(text, "  Failed to get statistics for queue {number}: {error}"),
+    };
 }

@@ -328,9 +328,18 @@ pub const TABLES: &[TableColumns] = &[
         read: &["other_config", "queues", "type"],
         written: &[],
         without_effect: &[],
-        keys: &["cbs", "cir"],
+        // As ports::qos::TYPES declares them.
+        keys: &[
+            "cbs", "cir", "flows", "interval", "latency", "limit", "loss", "max-rate", "perturb", "quantum", "target",
+        ],
     },
-    TableColumns { name: "Queue", read: &["dscp"], written: &[], without_effect: &["other_config"], keys: &[] },
+    TableColumns {
+        name: "Queue",
+        read: &["dscp", "other_config"],
+        written: &[],
+        without_effect: &[],
+        keys: &["burst", "max-rate", "min-rate", "priority"],
+    },
 ];
 
 /// What is asked of the server.
@@ -345,12 +354,13 @@ mod tests {
     use super::*;
 
     /// The code that reads `other_config`.
-    const READERS: [&str; 10] = [
+    const READERS: [&str; 11] = [
         include_str!("read.rs"),
         include_str!("bond.rs"),
         include_str!("mod.rs"),
         include_str!("export.rs"),
         include_str!("../../../../ports/src/dpdk/settings.rs"),
+        include_str!("../../../../ports/src/qos.rs"),
         include_str!("../../../../protocols/src/lacp/options.rs"),
         include_str!("../../../../protocols/src/cfm/settings.rs"),
         include_str!("../../../../protocols/src/stp/settings.rs"),

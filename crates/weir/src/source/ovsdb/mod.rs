@@ -44,6 +44,7 @@ pub mod fuzz;
 mod mirror;
 mod multicast;
 mod path_checks;
+mod qos;
 pub mod read;
 mod spanning_tree;
 mod unsupported;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use datapath::{AutoBalance, RxPolicy, Topology};
 use openflow::{Version, Versions};
 use ovsdb::{Atom, Replica, Row};
-use ports::registry;
+use ports::{Qos, registry};
 use protocols::spanning_tree::Protocol;
 
 use super::bond;
@@ -22,6 +22,7 @@ use super::flow_tables;
 use super::mirror;
 use super::multicast;
 use super::path_checks;
+use super::qos;
 use super::spanning_tree;
 use super::unsupported;
 use crate::config::conntrack::Conntrack;
@@ -314,8 +315,11 @@ impl DatabaseState {
                 bridge.settings.local_vlans = vlans(port);
                 bridge.settings.local_mcast_snooping = self.port_multicast(port, name);
                 bridge.settings.local_ingress_filter = ingress_filter(interface);
-                bridge.settings.local_policing =
-                    Policing { ingress: ingress_policing(interface), egress: self.egress_policer(replica, port, name) };
+                let (egress, qos) = self.qos(replica, port, name);
+                if let Some(qos) = qos {
+                    self.notes.insert(format!("port {name}: QoS of type {} has no effect there", qos.kind.name));
+                }
+                bridge.settings.local_policing = Policing { ingress: ingress_policing(interface), egress };
                 if dummies {
                     let options = self.options(interface, name, LocalKind::DummyInternal.name(), rules);
                     bridge.settings.local_options = self.or_warn(Some(options)).unwrap_or_default();
@@ -330,11 +334,12 @@ impl DatabaseState {
             });
             let mut interfaces = self.interfaces(&interfaces, dummies, rules);
             if !interfaces.is_empty() {
-                let (dscp, egress) = (queue_dscp(replica, port), self.egress_policer(replica, port, port_name));
+                let (dscp, (egress, qos)) = (queue_dscp(replica, port), self.qos(replica, port, port_name));
                 let mcast_snooping = self.port_multicast(port, port_name);
                 interfaces.values_mut().for_each(|interface| {
                     interface.queue_dscp.clone_from(&dscp);
                     interface.policing.egress = egress;
+                    interface.qos.clone_from(&qos);
                     interface.mcast_snooping = mcast_snooping;
                 });
                 let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
@@ -475,6 +480,7 @@ impl DatabaseState {
             queue_dscp: BTreeMap::new(),
             mcast_snooping: Default::default(),
             policing: Policing { ingress: ingress_policing(row), egress: None },
+            qos: None,
             ingress_filter: ingress_filter(row),
             ingress_program: other("ingress-ebpf").map(|path| IngressProgram {
                 path: path.to_owned(),
@@ -509,17 +515,22 @@ impl DatabaseState {
         Ok(options)
     }
 
-    /// The limit that a port's QoS sets, if it is of the type that does.
-    fn egress_policer(&mut self, replica: &Replica, port: &Row, name: &str) -> Option<EgressPolicer> {
-        let qos = replica.row("QoS", port.reference("qos")?)?;
-        match qos.string("type").unwrap_or_default() {
-            EgressPolicer::TYPE => {}
-            "" | "linux-noop" => return None,
-            other => {
-                self.notes.insert(format!("port {name}: QoS of type {other} has no effect"));
-                return None;
+    /// What a port's QoS says: the limit of an egress policer, or what the port itself sees to.
+    fn qos(&mut self, replica: &Replica, port: &Row, name: &str) -> (Option<EgressPolicer>, Option<Qos>) {
+        let Some(row) = port.reference("qos").and_then(|uuid| replica.row("QoS", uuid)) else { return (None, None) };
+        match row.string("type").unwrap_or_default() {
+            "" => (None, None),
+            EgressPolicer::TYPE => (self.egress_policer(row, name), None),
+            _ => {
+                let (qos, problems) = qos::read(replica, row);
+                problems.into_iter().for_each(|problem| self.warn(format!("port {name}: {problem}")));
+                (None, qos)
             }
         }
+    }
+
+    /// The limit that a QoS sets, which is of the type that does.
+    fn egress_policer(&mut self, qos: &Row, name: &str) -> Option<EgressPolicer> {
         let number = |key| {
             let number: Option<u64> = qos.map_string("other_config", key)?.parse().ok();
             number.filter(|number| (1..=EgressPolicer::MOST).contains(number))

@@ -531,6 +531,7 @@ fn read_interface(s: &mut Section) -> Interface {
         steers_by_hash: false,
         queue_dscp: BTreeMap::new(),
         mcast_snooping: mcast::PortSettings::default(),
+        qos: None,
         policing: read_policing(s),
         ingress_filter: s.get("ingress-filter").and_then(|item| read_ingress_filter(&item)),
         ingress_program: read_ingress_program(s),

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""How well limits are kept: what passes a policer, or a queue of the kernel, against what it was told.
+
+usage: rates.py [--weir BINARY] [--rates 1,10,...] [--seconds S] [--kinds ingress,egress,htb]
+
+Two hosts in namespaces at a bridge, by veth pairs and AF_PACKET with offloads. For each kind of limit and each rate, in Mb/s:
+
+    udp     datagrams of 1400 bytes at one and a half times the rate: what comes, as IP packets, by the limit. Where the
+            sender does not reach the rate, the line says "sender"
+    tcp     one connection: what it carries, as IP packets, by the limit
+
+A policer may pass the bytes of a second at once, of which the first second of each measurement (left out) takes what is there at
+first. Needs root, iperf3, tc and Debian's openvswitch-common.
+"""
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from lib.wait import until  # noqa: E402
+
+DATAGRAM, SEGMENT = 1400, 1448
+
+
+def measure(server, client, seconds, *words):
+    """iperf3 from one host to the other; its report."""
+    listener = server.start("iperf3", "-s", "-1")
+    until(lambda: ":5201 " in server.run("ss", "-Hltn").stdout, what="the server")
+    try:
+        said = client.run("iperf3", "-c", "10.0.0.2", "-J", "-O", "2", "-t", str(seconds), *words, timeout=seconds + 60).stdout
+    finally:
+        listener.terminate()
+        listener.wait()
+    said = json.loads(said)
+    return said["end"] if "error" not in said else sys.exit(f"iperf3: {said['error']}")
+
+
+def limit(lab, kind, rate):
+    """Sets a limit of so many bit/s on what the second host is sent."""
+    a, b = (host.port for host in lab.hosts)
+    if kind == "ingress":
+        lab.ovs.vsctl("set", "interface", a, f"ingress_policing_rate={rate // 1000}", f"ingress_policing_burst={rate // 1000}")
+    elif kind == "egress":
+        lab.ovs.vsctl("set", "port", b, "qos=@q", "--", "--id=@q", "create", "qos", "type=egress-policer",
+                      f"other_config:cir={rate // 8}", f"other_config:cbs={rate // 8}")
+    else:
+        lab.ovs.vsctl("set", "port", b, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "queues:1=@one", "--",
+                      "--id=@one", "create", "queue", f"other_config:max-rate={rate}")
+
+
+def clear(lab):
+    a, b = (host.port for host in lab.hosts)
+    lab.ovs.vsctl("set", "interface", a, "ingress_policing_rate=0", "--", "clear", "port", b, "qos")
+
+
+def share(lab, kind, rate, seconds):
+    """What UDP and TCP have of the rate; the first is None where the sender did not offer more."""
+    # What counts: whole frames, or IP packets.
+    headers = 28 if kind == "egress" else 42
+    limit(lab, kind, rate)
+    a, b = lab.hosts
+    udp = measure(b, a, seconds, "-u", "-l", str(DATAGRAM), "-b", str(rate * 3 // 2))["sum"]
+    frames = udp["packets"] / udp["seconds"]
+    came = (udp["packets"] - udp["lost_packets"]) / udp["seconds"] * (DATAGRAM + headers) * 8 / rate
+    offered = frames * (DATAGRAM + headers) * 8 / rate
+    tcp = measure(b, a, seconds)["sum_received"]["bits_per_second"] * (SEGMENT + headers + 24) / SEGMENT / rate
+    clear(lab)
+    return came if offered > 1.1 else None, tcp
+
+
+def main():
+    options = argparse.ArgumentParser(usage=__doc__)
+    options.add_argument("--weir", default=ROOT / "target/release/weir")
+    options.add_argument("--rates", default="1,10,100,1000,10000")
+    options.add_argument("--seconds", type=int, default=10)
+    options.add_argument("--kinds", default="ingress,egress,htb")
+    args = options.parse_args()
+    os.environ["WEIR"] = str(args.weir)
+    from lib.conntrack import NEIGHBOURS, Lab
+    from lib.daemon import Ovs
+    from lib.net import Net
+
+    net, ovs = Net(), Ovs(expected=[".*"])
+    try:
+        lab = Lab(ovs, net)
+        lab.flows(NEIGHBOURS, "table=0,in_port=1,actions=set_queue:1,output:2", "table=0,in_port=2,actions=1")
+        print("kind     Mb/s      udp      tcp")
+        for kind in args.kinds.split(","):
+            for rate in map(int, args.rates.split(",")):
+                udp, tcp = share(lab, kind, rate * 1_000_000, args.seconds)
+                print(f"{kind:8}{rate:5} {f'{udp:8.1%}' if udp else '  sender'} {tcp:8.1%}", flush=True)
+    finally:
+        ovs.close()
+        net.close()
+
+
+if __name__ == "__main__":
+    main()
