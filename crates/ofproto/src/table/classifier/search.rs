@@ -41,7 +41,8 @@ pub struct Search<'a, R, E> {
     pub rules: &'a Classifier<R>,
     /// Which of its rules are passed over.
     pub except: E,
-    /// Rules that count as if they were in the table, too. Of two rules with one priority, the table's own wins.
+    /// Rules that count as if they were in the table, too. Of two rules with one priority, the table's own wins. A part of a
+    /// conjunctive match hides rules below it that match the same, as in OVS, but only those on its own side.
     pub beside: Option<&'a Classifier<R>>,
 }
 
@@ -153,12 +154,11 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
             return false;
         }
         let Some(row) = subtable.lookup(key, wc, prefixes) else { return true };
-        let first = if conjunctive { self.first_from(row, 0) } else { self.first_ordinary(row) };
-        let Some((position, rule)) = first else { return true };
+        let Some((position, rule)) = self.first_from(row, 0) else { return true };
         if is_better(found.best, rule.priority()) {
             if rule.conjunctions().is_empty() {
                 found.best = Some(rule);
-            } else {
+            } else if conjunctive {
                 found.soft.push((row, position));
             }
         }
@@ -169,12 +169,6 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
     #[inline(always)]
     fn first_from(&self, row: &'a Row<R>, from: usize) -> Option<(usize, &'a Arc<R>)> {
         row.rules().iter().enumerate().skip(from).find(|(_, rule)| !self.except.has(rule))
-    }
-
-    /// The first rule of a row that is no part of a conjunctive match and not passed over. It may stand behind parts.
-    fn first_ordinary(&self, row: &'a Row<R>) -> Option<(usize, &'a Arc<R>)> {
-        let is_ordinary = |rule: &Arc<R>| rule.conjunctions().is_empty() && !self.except.has(rule);
-        row.rules().iter().enumerate().find(|(_, rule)| is_ordinary(rule))
     }
 
     /// Decides between an ordinary match and parts of conjunctive ones, from the highest priority down.
@@ -318,6 +312,15 @@ mod tests {
                 }
                 beside.insert(rule.clone());
                 after.insert(rule);
+            }
+            let is_part = |rule: &Arc<TestRule>| !rule.conjunctions.is_empty();
+            let is_apart = |rule: &Arc<TestRule>| {
+                let same = (0..6).filter_map(|priority| before.find(&rule.pattern, priority));
+                same.into_iter().any(|other| is_part(other) != is_part(rule))
+            };
+            // A part would hide a rule that is on the other side.
+            if beside.iter().any(is_apart) {
+                return Ok(());
             }
             for bits in keys {
                 let mut key = Key::new();
