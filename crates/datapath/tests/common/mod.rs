@@ -22,8 +22,8 @@ pub struct MemPort {
     /// Whether it takes super-frames in tunnels.
     pub tunnels: AtomicBool,
     pub queues: Vec<Arc<Mutex<VecDeque<Packet>>>>,
-    /// How often a worker has begun to receive, from any of the queues.
-    pub receptions: Arc<AtomicUsize>,
+    /// How often a worker that would receive had to wait for whoever holds a queue's lock.
+    pub waits: Arc<AtomicUsize>,
     pub sent: Arc<Mutex<Vec<Packet>>>,
     pub bursts: Arc<AtomicUsize>,
     pub max_tx: usize,
@@ -43,7 +43,7 @@ impl MemPort {
             up: AtomicBool::new(true),
             tunnels: AtomicBool::new(true),
             queues: (0..rx).map(|_| Arc::default()).collect(),
-            receptions: Arc::default(),
+            waits: Arc::default(),
             sent: Arc::default(),
             bursts: Arc::default(),
             max_tx,
@@ -76,8 +76,10 @@ struct Rx(Arc<Mutex<VecDeque<Packet>>>, Option<Arc<std::os::fd::OwnedFd>>, Arc<A
 
 impl RxQueue for Rx {
     fn receive(&mut self, batch: &mut Batch, _: Time) -> usize {
-        self.2.fetch_add(1, Ordering::SeqCst);
-        let mut queue = self.0.lock().unwrap();
+        let mut queue = self.0.try_lock().unwrap_or_else(|_| {
+            self.2.fetch_add(1, Ordering::SeqCst);
+            self.0.lock().unwrap()
+        });
         let count = queue.len().min(batch.remaining_capacity());
         batch.extend(queue.drain(..count));
         if let Some(event) = self.1.as_ref().filter(|_| queue.is_empty()) {
@@ -137,7 +139,7 @@ impl Port for MemPort {
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
         self.queues
             .iter()
-            .map(|q| Box::new(Rx(q.clone(), self.event.clone(), self.receptions.clone())) as Box<dyn RxQueue>)
+            .map(|q| Box::new(Rx(q.clone(), self.event.clone(), self.waits.clone())) as Box<dyn RxQueue>)
             .collect()
     }
     fn max_tx_queues(&self) -> usize {
