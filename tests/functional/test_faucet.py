@@ -126,7 +126,7 @@ class Network:
         self.ovs.vsctl(*args, "--", "set-controller", bridge, *(c.target for c in controllers))
         for controller in controllers:
             if controller.program == "faucet":
-                until(lambda: 1.0 in controller.metrics("dp_status", dp_id=f"0x{dp_id:x}"), 60, f"Faucet having set {bridge} up")
+                until(lambda: 1.0 in controller.metrics("dp_status", dp_id=f"0x{dp_id:x}"), 120, f"Faucet having set {bridge} up")
 
     def close(self):
         for controller in self.controllers:
@@ -315,8 +315,8 @@ def test_faucet_and_gauge(network):
     reaches(h1, h2.address)
     came = network.ovs.counters(h1.port)["rx_pkts"]
     assert came >= 6
-    until(lambda: sum(gauge.metrics("of_port_rx_packets", port="1")) >= came, 60, "Gauge counting what h1 sent")
-    until(lambda: sum(gauge.metrics("flow_packet_count_eth_dst", eth_dst=h2.mac)) >= 6, 60, "Gauge counting the flow to h2")
+    until(lambda: sum(gauge.metrics("of_port_rx_packets", port="1")) >= came, 120, "Gauge counting what h1 sent")
+    until(lambda: sum(gauge.metrics("flow_packet_count_eth_dst", eth_dst=h2.mac)) >= 6, 120, "Gauge counting the flow to h2")
     assert faucet.metrics("port_status", port="2") == [1]
     h2.run("ip", "link", "set", "eth0", "down")
     until(lambda: faucet.metrics("port_status", port="2") == [0], 20, "Faucet seeing the port down")
@@ -346,7 +346,7 @@ def test_two_faucets(network):
     until(lambda: two.metrics("vlan_hosts_learned", vlan="100") == [3], 20, "the second Faucet learning")
     one.start()
     until(lambda: "false" not in network.ovs.vsctl("--columns=is_connected", "list", "controller"), 30, "the first one's return")
-    until(lambda: one.metrics("dp_status", dp_id="0x1") == [1], 60, "the first one having set the bridge up again")
+    until(lambda: one.metrics("dp_status", dp_id="0x1") == [1], 120, "the first one having set the bridge up again")
     for a in hosts:
         for b in hosts:
             if a is not b:

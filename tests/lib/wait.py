@@ -3,7 +3,7 @@
 import time
 
 
-def until(condition, seconds=10, what="the condition"):
+def until(condition, seconds=30, what="the condition"):
     """Poll `condition` until it is true; its value."""
     end = time.monotonic() + seconds
     while True:

@@ -174,7 +174,8 @@ fn interface_goes_down_and_away_under_a_port() {
 }
 
 /// A port that is given to the switch has no ring, whose memory a thousand ports would not have. A busy one gets it
-/// without losing, repeating or overtaking a frame.
+/// without losing, repeating or overtaking a frame. What the kernel itself had no room for between the two ends of the
+/// veth, which all veths of a core share, it says.
 #[test]
 fn a_ring_comes_with_traffic_and_costs_no_frame() {
     leave_to_own_namespace();
@@ -185,11 +186,14 @@ fn a_ring_comes_with_traffic_and_costs_no_frame() {
     let ring = |port: &dyn ports::Port| port.status().into_iter().find(|(name, _)| *name == "rx-ring").unwrap().1;
     assert_eq!(ring(&*to), "none");
     let (mut sent, mut seen, mut left) = (0u32, Vec::new(), None);
+    let mut last = Instant::now();
     let (mut batch, start) = (Batch::new(), Instant::now());
     let descriptor = rx[0].wait_fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd));
     while left.is_none_or(|left| seen.len() < sent as usize && start.elapsed() < left) {
-        // No more on their way than the system's backlog takes, whatever else the machine does.
-        if left.is_none() && (sent as usize) < seen.len() + 500 {
+        // No more on their way than the system's backlog takes, unless they are lost.
+        let way = sent - seen.last().map_or(0, |n| n + 1);
+        if left.is_none() && (way < 500 || last.elapsed() > Duration::from_millis(100)) {
+            last = Instant::now();
             batch.extend((sent..sent + 8).map(|n| Packet::from_slice(&frame(&n.to_be_bytes()))));
             sent += tx.transmit(&mut batch, Time(0)) as u32;
         }
@@ -206,6 +210,10 @@ fn a_ring_comes_with_traffic_and_costs_no_frame() {
     }
     assert_eq!(ring(&*to), "TPACKET_V2");
     assert!(sent > 1000);
-    assert!(seen == (0..sent).collect::<Vec<_>>(), "each frame once, in order: {} of {sent}", seen.len());
+    assert!(seen.is_sorted_by(|a, b| a < b), "each frame at most once, in order");
+    let link = run("ip -s link show v0");
+    let no_room: usize = link.lines().last().unwrap().split_whitespace().nth(3).unwrap().parse().unwrap();
+    let lost = sent as usize - seen.len();
+    assert!(lost <= no_room, "{lost} of {sent} lost, {no_room} of them by the kernel");
     assert_eq!(to.stats().rx_dropped, 0);
 }
