@@ -21,7 +21,6 @@ use crate::model::mac::MacKey;
 use crate::model::mac_batch::MacBatch;
 use crate::model::port::{Device, PortSpec};
 use crate::model::spanning_tree::SpanningTreeConfig;
-use crate::model::vlan::PortVlan;
 use crate::reference::tests::{Bed, all_flows};
 use crate::table::TableSettings;
 use crate::xlate::trace::{Event, Sink};
@@ -219,16 +218,8 @@ fn patch_ports_join_bridges() {
     let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::new("br1", 2) };
     let other = bed.switch.add_bridge(config).unwrap();
     let patch = |name: &str, peer: &str| PortSpec {
-        name: name.into(),
-        device: Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] },
         request: Some(OfPort(9)),
-        logical: None,
-        lacp: Default::default(),
-        path_checks: Default::default(),
-        spanning_tree: Default::default(),
-        mcast_snooping: Default::default(),
-        vlan: PortVlan::default(),
-        config: Default::default(),
+        ..PortSpec::of(name, Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] })
     };
     assert_eq!(bed.bridge.add_port(patch("a", "b")).unwrap(), OfPort(9));
     other.add_port(patch("b", "a")).unwrap();

@@ -42,9 +42,14 @@ pub struct PortSpec {
 impl PortSpec {
     /// A trunk port on a device, with the next free number.
     pub fn new(port: Arc<dyn Port>) -> PortSpec {
+        PortSpec::of(port.name(), Device::Datapath(port.clone()))
+    }
+
+    /// A trunk port through which frames go as `device` says, with the next free number.
+    pub fn of(name: &str, device: Device) -> PortSpec {
         PortSpec {
-            name: port.name().to_owned(),
-            device: Device::Datapath(port),
+            name: name.to_owned(),
+            device,
             request: None,
             logical: None,
             lacp: Default::default(),

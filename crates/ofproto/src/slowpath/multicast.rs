@@ -176,16 +176,8 @@ mod tests {
         let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::new("br1", 2) };
         let other = bed.switch.add_bridge(config).unwrap();
         let patch = |name: &str, peer: &str| PortSpec {
-            name: name.into(),
-            device: Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] },
             request: Some(OfPort(9)),
-            logical: None,
-            lacp: Default::default(),
-            path_checks: Default::default(),
-            spanning_tree: Default::default(),
-            mcast_snooping: Default::default(),
-            vlan: Default::default(),
-            config: Default::default(),
+            ..PortSpec::of(name, Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] })
         };
         bed.bridge.add_port(patch("a", "b")).unwrap();
         other.add_port(patch("b", "a")).unwrap();

@@ -84,18 +84,7 @@ impl Host {
         assert_eq!(problems, []);
         let name = format!("t{number}");
         let device = Device::Tunnel(TunnelPort::new(&name, config, [2, 0, 0, 0, 5, number as u8]));
-        let spec = PortSpec {
-            name,
-            device,
-            request: Some(OfPort(number)),
-            logical: None,
-            lacp: Default::default(),
-            path_checks: Default::default(),
-            spanning_tree: Default::default(),
-            mcast_snooping: Default::default(),
-            vlan: Default::default(),
-            config: openflow::PortConfig::empty(),
-        };
+        let spec = PortSpec { request: Some(OfPort(number)), ..PortSpec::of(&name, device) };
         self.bed.bridge.add_port(spec)
     }
 
@@ -294,18 +283,7 @@ fn a_tunnel_in_itself_ends() {
     let mut host = Host::new(&[], &[]);
     let config = Config::parse(Kind::Vxlan, [("remote_ip", THEIRS)]).unwrap().0;
     let device = Device::Tunnel(TunnelPort::new("loop", config, [2, 0, 0, 0, 5, 5]));
-    let spec = PortSpec {
-        name: "loop".into(),
-        device,
-        request: None,
-        logical: None,
-        lacp: Default::default(),
-        path_checks: Default::default(),
-        spanning_tree: Default::default(),
-        mcast_snooping: Default::default(),
-        vlan: Default::default(),
-        config: openflow::PortConfig::empty(),
-    };
+    let spec = PortSpec::of("loop", device);
     host.phy.add_port(spec).unwrap();
     host.add_tunnel("vxlan remote_ip=192.0.2.2 key=1", 10).unwrap();
     host.add_flow("in_port=1,actions=10");

@@ -26,7 +26,6 @@ use super::packet_ins::PACKET_IN_QUEUE;
 use super::*;
 use crate::events::{PacketInEvent, Subscriber};
 use crate::model::port::{Device, PortSpec};
-use crate::model::vlan::PortVlan;
 use crate::{BridgeConfig, Switch, SwitchSettings};
 
 struct TestClock(AtomicU64);
@@ -46,18 +45,7 @@ fn bridge() -> Bridge {
 
 fn add_port(bridge: &Bridge, name: &str) -> OfPort {
     let device = Device::Patch { peer: "nowhere".into(), mac: [2, 0, 0, 0, 0, 1] };
-    let spec = PortSpec {
-        name: name.into(),
-        device,
-        request: None,
-        logical: None,
-        lacp: Default::default(),
-        path_checks: Default::default(),
-        spanning_tree: Default::default(),
-        mcast_snooping: Default::default(),
-        vlan: PortVlan::default(),
-        config: Default::default(),
-    };
+    let spec = PortSpec::of(name, device);
     bridge.add_port(spec).unwrap()
 }
 
