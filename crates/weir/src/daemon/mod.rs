@@ -5,6 +5,7 @@
 //! configurator       opens devices, applies steps
 //! revalidator        brings datapath flows up to date, expires, ages
 //! path-checks        runs the sessions of BFD and CFM
+//! spanning-tree      runs STP and RSTP
 //! bonds              delays and LACP of bonds, and what neighbours are told
 //! top                finds what has the most traffic, while somebody asks
 //! exporter           sends samples and flow records to collectors
@@ -45,6 +46,7 @@
 //! - `routes`: what the HTTP server answers
 //! - `seed`: secrets of the datapaths' hashes
 //! - `separate`: datapaths that no bridge uses
+//! - `service`: threads that do one thing again and again
 //! - `spanning_tree`: the thread that runs STP and RSTP
 //! - `topology`: the machine's cores and NUMA nodes
 //! - `verifier`: the thread that verifies what the caches did
@@ -99,23 +101,20 @@ mod reload;
 mod routes;
 mod seed;
 mod separate;
+mod service;
 mod spanning_tree;
 pub mod topology;
 mod verifier;
 mod watch;
 
 use apply::LiveSwitch;
-use bonds::BondThread;
 use commands::{Context, waiting};
 use configurator::Configurator;
 use engine::{Engine, Revalidator};
 use exporter::ExporterThread;
 use netstate::NetWatch;
-use path_checks::PathCheckThread;
 use process::{exit, panic};
 use reload::{Asker, Reloader};
-use spanning_tree::SpanningTreeThread;
-use verifier::VerifierThread;
 use watch::Watch;
 
 /// How a daemon runs.
@@ -248,7 +247,7 @@ impl<S: ConfigSource> Daemon<S> {
         // Ends last: the last flows are credited before.
         let _exporter = ExporterThread::start(engine)?;
         let _revalidator = Revalidator::start(engine)?;
-        let _verifier = VerifierThread::start(engine)?;
+        let _verifier = verifier::start(engine)?;
         let tls = Tls::default();
         let openflow = Rc::new(openflow::Manager::new(settings.rundir.clone(), engine.timer.clone(), tls.clone()));
         let (requests, queue) = openflow::requests();
@@ -265,9 +264,9 @@ impl<S: ConfigSource> Daemon<S> {
             conntrack: Default::default(),
             numbers_had: (!source.pushes()).then(Default::default),
         })?;
-        let _path_checks = PathCheckThread::start(engine)?;
-        let _spanning_trees = SpanningTreeThread::start(engine)?;
-        let _bonds = BondThread::start(engine)?;
+        let _path_checks = path_checks::start(engine)?;
+        let _spanning_trees = spanning_tree::start(engine)?;
+        let _bonds = bonds::start(engine)?;
         let watch = Watch::start(engine, configurator.jobs())?;
         let _net_watch = NetWatch::start(engine, settings.netstate)?;
         let context = Rc::new(Context {

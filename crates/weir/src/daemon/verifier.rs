@@ -3,13 +3,11 @@
 //! It gives way to the threads that forward, but not without end: it holds the lock of the tables while it looks at rules, and whoever changes them
 //! waits for it then. So it is nice, and neither SCHED_IDLE nor as nice as can be: on a busy processor it still gets a tenth of the time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Error;
 use super::engine::Engine;
+use super::service::Service;
 
 /// How often it looks for samples.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(100);
@@ -20,38 +18,18 @@ const MOST_CHECKS: usize = 100;
 /// The niceness: see nice(2).
 const NICENESS: i32 = 10;
 
-/// The thread. Dropping it ends it.
-pub struct VerifierThread {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl VerifierThread {
-    /// Starts the thread.
-    pub fn start(engine: &Engine) -> Result<VerifierThread, Error> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (switch, stopped) = (engine.switch.clone(), stop.clone());
-        let thread = std::thread::Builder::new().name("verifier".into()).spawn(move || {
-            // On Linux, this is of the thread that calls.
-            if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-                tracing::debug!("the verifier keeps its priority: {error}");
-            }
-            while !stopped.load(Ordering::Relaxed) {
-                switch.verify(MOST_CHECKS);
-                std::thread::park_timeout(BETWEEN_ROUNDS);
-            }
-        });
-        Ok(VerifierThread { stop, thread: Some(thread.map_err(Error::Thread)?) })
-    }
-}
-
-impl Drop for VerifierThread {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A panic has been reported by the hook.
-            let _ = thread.join();
+/// Starts the thread.
+pub fn start(engine: &Engine) -> Result<Service, Error> {
+    let switch = engine.switch.clone();
+    let prepare = || {
+        // On Linux, this is of the thread that calls.
+        if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+            tracing::debug!("the verifier keeps its priority: {error}");
         }
-    }
+    };
+    let turn = move || {
+        switch.verify(MOST_CHECKS);
+        std::thread::park_timeout(BETWEEN_ROUNDS);
+    };
+    Service::start("verifier", prepare, turn)
 }
