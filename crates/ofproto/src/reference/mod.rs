@@ -128,6 +128,7 @@ pub struct Reference {
 }
 
 /// A bucket of tokens, one for each packet.
+#[derive(Clone)]
 pub struct RefMeter {
     /// Packets per second.
     pub rate: u64,
@@ -324,9 +325,12 @@ impl Reference {
             return sent;
         }
         let only_learns = state.is_some_and(|state| !state.forwards());
+        let meters = only_learns.then(|| self.meters.clone());
         self.mirror_received(&mut first, &mut pass.sent);
         self.pipeline(&mut first, &mut pass);
-        if only_learns {
+        if let Some(meters) = meters {
+            // No action is executed, also none that drops.
+            self.meters = meters;
             self.add_learnt(pass.learnt);
             return sent;
         }
