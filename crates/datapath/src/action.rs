@@ -3,6 +3,8 @@
 //! These are never netlink attributes and never OpenFlow bytes. Their text form is that of OVS's datapath actions
 //! (ovs-dpctl(8)). A flow's actions are compiled into a program when the flow is installed, see `actions/program.rs`.
 
+use std::any::Any;
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -312,4 +314,23 @@ pub struct PacketInPunt {
     pub controller_id: u16,
     /// Most bytes of frame that are asked for; `None` for what is set for each connection. Shown as 65535.
     pub max_len: Option<u16>,
+    /// What `context` and `continuation` stand for; nothing where the punt comes from text.
+    pub kept: Kept,
+}
+
+/// Values of the upper layer that live at least as long as the punt with their numbers: its packet may wait longer than its
+/// flow lives. Punts are compared by the numbers.
+#[derive(Clone, Default)]
+pub struct Kept(pub Vec<Arc<dyn Any + Send + Sync>>);
+
+impl PartialEq for Kept {
+    fn eq(&self, _: &Kept) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} values", self.0.len())
+    }
 }

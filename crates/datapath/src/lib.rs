@@ -58,8 +58,8 @@ mod worker;
 
 pub use account::Account;
 pub use action::{
-    Action, Decapsulation, Encapsulation, FlowSample, HashAlgorithm, IpfixPunt, MAX_NESTING, PacketInPunt, PortNo,
-    Punt, Rewrite, SentTunnel, SflowPunt, TunnelSet,
+    Action, Decapsulation, Encapsulation, FlowSample, HashAlgorithm, IpfixPunt, Kept, MAX_NESTING, PacketInPunt,
+    PortNo, Punt, Rewrite, SentTunnel, SflowPunt, TunnelSet,
 };
 pub use actions::encap::{MADE_UP, made_up_header};
 pub use actions::flow_hash::flow_hash;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use datapath::Action as Dp;
+use datapath::{Action as Dp, DropReason, Upcall};
 use openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
 use openflow::{
     Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, Instructions, Match,
@@ -11,7 +11,7 @@ use openflow::{
 };
 use packet::wire::build;
 use packet::wire::tcp::flags;
-use packet::{Clock, Field, Key};
+use packet::{Clock, Field, Key, Packet};
 use parking_lot::Mutex;
 use protocols::spanning_tree::Protocol;
 
@@ -102,6 +102,36 @@ fn a_controller_gets_packets_with_their_metadata() {
     assert_eq!((first.in_port(), first.reason, first.table), (OfPort(1), PacketInReason::Action, TableId(0)));
     assert_eq!(first.metadata.exact(Field::Reg3), Some(0x77));
     assert_eq!((first.data.as_slice(), packets[0].max_len), (&udp()[..], Some(0xffff)));
+}
+
+/// A packet that waited for its turn longer than numbers of packet-ins live without a flow.
+#[test]
+fn a_controller_gets_a_packet_also_when_its_flow_has_gone_long_ago() {
+    let (bed, recorder) = bed(2);
+    bed.add_flow(0, 10, port(1), vec![Action::output(OfPort::CONTROLLER)]);
+    let mut key = Key::new();
+    key.set(Field::InPortOxm, 1);
+    let actions = {
+        let traced = crate::switch::Traced { bridge: "br0", key: &key, actions: None, shadow: None };
+        bed.switch.trace(&traced, &mut Quiet).unwrap().actions
+    };
+    let [Dp::Punt(punt)] = &actions[..] else { panic!("{actions:?}") };
+    bed.bridge.flow_mod(&FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default())).unwrap();
+    for _ in 0..4 {
+        bed.clock.advance(Duration::from_secs(10));
+        bed.switch.run(bed.clock.now());
+    }
+    bed.switch.punt(&Packet::from_slice(&udp()), &key, punt, bed.clock.now());
+    assert_eq!(recorder.packets.lock().len(), 1);
+
+    // One that no flow of this switch has sent is a counted drop.
+    let datapath::Punt::PacketIn(known) = &**punt else { panic!("{punt:?}") };
+    let unknown = datapath::PacketInPunt { context: 0xffff_0000, ..known.clone() };
+    let drops = || bed.datapath.stats().workers.iter().map(|w| w.drops.get(DropReason::UpcallError)).sum::<u64>();
+    let before = drops();
+    bed.switch.punt(&Packet::from_slice(&udp()), &key, &datapath::Punt::PacketIn(unknown), bed.clock.now());
+    bed.poll();
+    assert_eq!((recorder.packets.lock().len(), drops() - before), (1, 1));
 }
 
 #[test]

@@ -660,12 +660,13 @@ mod tests {
 
     #[test]
     fn what_programs_need_to_know() {
-        use crate::action::{PacketInPunt, Punt, Rewrite};
+        use crate::action::{Kept, PacketInPunt, Punt, Rewrite};
         use packet::Field;
         let set = |field| Action::Set(Arc::new(Rewrite::field(field, 1)));
         let push = Action::PushVlan { tpid: 0x8100, tci: 5 };
-        let (continuation, max_len) = (None, Some(9));
-        let punt = PacketInPunt { context: 1, continuation, reason: 0, rule_cookie: 0, controller_id: 0, max_len };
+        let (continuation, max_len, kept) = (None, Some(9), Kept::default());
+        let punt =
+            PacketInPunt { context: 1, continuation, reason: 0, rule_cookie: 0, controller_id: 0, max_len, kept };
         let punt = Action::Punt(Arc::new(Punt::PacketIn(punt)));
         let nothing = [push.clone(), Action::PopVlan, set(Field::DlDst), set(Field::VlanTci), Action::Recirc(1)];
         let headers =

@@ -10,7 +10,7 @@ use super::argument::{argument, integer};
 use super::key::{Parser, format_section, format_vlan, split_lse};
 use super::section::{self, Section};
 use super::{Context, Error, ct, nsh, sample, tunnel};
-use crate::action::{Action, HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
+use crate::action::{Action, HashAlgorithm, Kept, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::bond::Bucket;
 use crate::drop::DropReason;
 
@@ -178,7 +178,7 @@ fn format_port(out: &mut String, port: PortNo, context: &Context<'_>) {
 
 /// `controller(...)`, with the arguments of OVS.
 fn format_controller(out: &mut String, punt: &PacketInPunt) {
-    let &PacketInPunt { context, continuation, reason, rule_cookie, controller_id, max_len } = punt;
+    let &PacketInPunt { context, continuation, reason, rule_cookie, controller_id, max_len, kept: _ } = punt;
     let (paused, recirc_id) = (u8::from(continuation.is_some()), continuation.unwrap_or(context));
     put!(out, "controller(reason={reason},dont_send=0,continuation={paused},recirc_id={recirc_id},rule_cookie=");
     number::hex(out, rule_cookie.into());
@@ -446,6 +446,7 @@ fn parse_controller(text: &str) -> Result<PacketInPunt, Error> {
         rule_cookie: 0,
         controller_id: 0,
         max_len: Some(u16::MAX),
+        kept: Kept::default(),
     };
     for item in Items::new(text) {
         let item = item?;

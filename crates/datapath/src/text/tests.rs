@@ -9,7 +9,7 @@ use packet::wire::nsh::{Metadata, Repr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::action::{HashAlgorithm, PacketInPunt, PortNo, Punt, Rewrite};
+use crate::action::{HashAlgorithm, Kept, PacketInPunt, PortNo, Punt, Rewrite};
 use crate::drop::DropReason;
 
 fn round_key(text: &str) -> String {
@@ -236,8 +236,9 @@ fn a_packet_in_is_read_as_it_is_shown() {
                 controller_id=9,max_len=128))";
     let actions = parse_actions(text, &NoNames).unwrap();
     let Action::Punt(punt) = &actions[0] else { panic!("{actions:?}") };
-    let (continuation, max_len) = (None, Some(128));
-    let expected = PacketInPunt { context: 4, continuation, reason: 1, rule_cookie: 0x5555, controller_id: 9, max_len };
+    let (continuation, max_len, kept) = (None, Some(128), Kept::default());
+    let expected =
+        PacketInPunt { context: 4, continuation, reason: 1, rule_cookie: 0x5555, controller_id: 9, max_len, kept };
     assert_eq!(**punt, Punt::PacketIn(expected));
     let mut out = String::new();
     format_actions(&mut out, &actions, &Key::new(), &Context::default());
@@ -398,8 +399,8 @@ fn translation() -> impl Strategy<Value = conntrack::tracker::Translate> {
 fn packet_in_punt() -> impl Strategy<Value = Action> {
     any::<(u32, bool, u8, u64, u16, u16)>().prop_map(|(id, paused, reason, rule_cookie, controller_id, max_len)| {
         let (context, continuation) = if paused { (0, Some(id)) } else { (id, None) };
-        let max_len = Some(max_len);
-        let punt = PacketInPunt { context, continuation, reason, rule_cookie, controller_id, max_len };
+        let (max_len, kept) = (Some(max_len), Kept::default());
+        let punt = PacketInPunt { context, continuation, reason, rule_cookie, controller_id, max_len, kept };
         Action::Punt(Arc::new(Punt::PacketIn(punt)))
     })
 }

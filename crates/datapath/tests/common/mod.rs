@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use datapath::sync::clock::ManualClock;
-use datapath::{Action, Config, Datapath, FlowSpec, Miss, PacketInPunt, PortNo, Punt, Upcall, Verdict};
+use datapath::{Action, Config, Datapath, FlowSpec, Kept, Miss, PacketInPunt, PortNo, Punt, Upcall, Verdict};
 use packet::{Batch, Clock, Field, Key, Mask, Packet, Time};
 use ports::{Error, Features, Link, Mac, Offloads, Port, RxQueue, Stats, TxQueue};
 
@@ -233,8 +233,8 @@ impl Upcall for ToPort {
 
 /// A punt that can be told by its context.
 pub fn packet_in(context: u32) -> Action {
-    let (continuation, max_len) = (None, Some(128));
-    let punt = PacketInPunt { context, continuation, reason: 1, rule_cookie: 0, controller_id: 0, max_len };
+    let (continuation, max_len, kept) = (None, Some(128), Kept::default());
+    let punt = PacketInPunt { context, continuation, reason: 1, rule_cookie: 0, controller_id: 0, max_len, kept };
     Action::Punt(Arc::new(Punt::PacketIn(punt)))
 }
 

@@ -298,10 +298,19 @@ impl Switch {
         self.slow_drops.load(Ordering::Relaxed)
     }
 
-    /// Hands a packet to the controllers of its bridge. A context that is not known any more belonged to a flow that
-    /// was removed.
+    /// Drops a packet of which nobody knows what to do with it.
+    fn cannot_tell(&self, packet: &Packet, key: &Key) {
+        match self.datapath.get() {
+            Some(datapath) if !datapath.has_injected_enough() => {
+                datapath.execute(Packet::from_slice(packet.data()), key, &[DpAction::Drop(DropReason::UpcallError)]);
+            }
+            _ => drop(self.slow_drops.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Hands a packet to the controllers of its bridge. A context that is not known comes from a flow that was given as text.
     fn packet_in(&self, packet: &Packet, key: &Key, punt: &PacketInPunt) {
-        let Some(context) = self.interners.packet_ins.get(punt.context) else { return };
+        let Some(context) = self.interners.packet_ins.get(punt.context) else { return self.cannot_tell(packet, key) };
         let mut metadata = metadata_match(&context.metadata);
         if let Some(tlv) = &context.tlv {
             metadata.tun_metadata = tlv::of_packet(&context.metadata, tlv);

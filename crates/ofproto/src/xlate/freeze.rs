@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datapath::{Action as DpAction, PacketInPunt, Punt};
+use datapath::{Action as DpAction, Kept, PacketInPunt, Punt};
 use openflow::action::Controller;
 use openflow::{Action, OfPort, PacketInReason, TableId};
 use packet::Key;
@@ -52,7 +52,8 @@ impl Ctx<'_, '_> {
                 let conntracked = self.conntracked;
                 let (metadata, tlv) = (metadata(&self.flow), self.tlv_of_packet());
                 let context = PacketInContext { metadata, tlv, conntracked, ..pausing.context };
-                self.send_up(context, PacketInPunt { continuation: Some(id), ..pausing.punt });
+                let kept = Kept(self.record.holds.last().cloned().into_iter().collect());
+                self.send_up(context, PacketInPunt { continuation: Some(id), kept, ..pausing.punt });
             }
         }
         self.freezing = false;
@@ -188,7 +189,8 @@ impl Ctx<'_, '_> {
 
     fn packet_in_punt(&self, reason: PacketInReason, controller_id: u16, max_len: Option<u16>) -> PacketInPunt {
         let rule_cookie = self.cookie.map_or(u64::MAX, |cookie| cookie.0);
-        PacketInPunt { context: 0, continuation: None, reason: reason as u8, rule_cookie, controller_id, max_len }
+        let (reason, kept) = (reason as u8, Kept::default());
+        PacketInPunt { context: 0, continuation: None, reason, rule_cookie, controller_id, max_len, kept }
     }
 
     /// `punt` gets the number of `context`.
@@ -197,8 +199,10 @@ impl Ctx<'_, '_> {
             return;
         }
         let (context, held) = self.interners.packet_ins.intern(context);
-        self.hold(held);
-        self.out.push(DpAction::Punt(Arc::new(Punt::PacketIn(PacketInPunt { context, ..punt }))));
+        self.hold(held.clone());
+        let mut kept = punt.kept;
+        kept.0.push(held);
+        self.out.push(DpAction::Punt(Arc::new(Punt::PacketIn(PacketInPunt { context, kept, ..punt }))));
     }
 
     /// A label stack that cannot be handled.
