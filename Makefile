@@ -11,7 +11,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 # Seconds for each fuzz target within `make test`.
 FUZZ_SECONDS ?= 10
-# Functional tests at once, each in a network of its own (tests/lib/separate.py): many wait more than they compute.
+# Functional tests at once (scripts/functional.sh), each in a network of its own (tests/lib/separate.py): many wait more than they compute.
 PYTEST_PROCESSES ?= 3
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -49,7 +49,7 @@ fuzz:
 
 functional:
 	$(CARGO) build --release --locked --bin weir
-	WEIR=$(abspath $(TARGET))/release/weir .venv/bin/pytest tests -n $(PYTEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+	WEIR=$(abspath $(TARGET))/release/weir PYTEST_PROCESSES=$(PYTEST_PROCESSES) scripts/functional.sh $(PYTEST_ARGS)
 
 nightly:
 	@scripts/setup.sh nightly

@@ -23,9 +23,28 @@ from lib.tunnel import Lab  # noqa: E402
 from lib.wait import until  # noqa: E402, F401
 
 
+failed = set()
+
 # Who runs the tests in the background ignores these, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--failed-to", type=Path, help="a file that gets the names of the tests that failed, one in a line")
+
+
+def pytest_runtest_logreport(report):
+    """Called by the process that the others report to, too."""
+    if report.failed:
+        # What pytest-xdist adds for `--dist loadgroup` is not part of the name.
+        failed.add(report.nodeid.rpartition("@")[0] or report.nodeid)
+
+
+def pytest_sessionfinish(session):
+    failed_to = session.config.getoption("failed_to")
+    if failed_to and not hasattr(session.config, "workerinput"):
+        failed_to.write_text("".join(f"{test}\n" for test in sorted(failed)))
 
 
 def pytest_configure(config):
