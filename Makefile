@@ -40,7 +40,8 @@ lint:
 	$(CARGO) clippy --locked --workspace --all-targets --no-default-features -- -D warnings
 
 unit:
-	$(CARGO) test --locked --workspace --quiet --no-fail-fast
+	$(CARGO) test --locked --workspace --quiet --no-fail-fast || \
+		{ [ "$(ONCE_MORE)" = yes ] && echo "make unit: once more" && $(CARGO) test --locked --workspace --quiet --no-fail-fast; }
 	# The test of tests once more, with cases enough to find a field that is missing from a mask. Of the whole workspace, so that nothing is built anew.
 	PROPTEST_CASES=1500 $(CARGO) test --locked --quiet --workspace --lib switch_equals_reference
 
