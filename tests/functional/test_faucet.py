@@ -11,6 +11,8 @@ from conftest import until
 from lib.faucet import Controller
 from lib.net import Sniffer, run
 
+# Python starts slowly on a machine that has other things to do.
+pytestmark = pytest.mark.timeout(400)
 # A test may end a controller, or cut its connection.
 EXPECTED = [r"\|rconn\|WARN\|"]
 
@@ -316,7 +318,13 @@ def test_faucet_and_gauge(network):
     came = network.ovs.counters(h1.port)["rx_pkts"]
     assert came >= 6
     until(lambda: sum(gauge.metrics("of_port_rx_packets", port="1")) >= came, 120, "Gauge counting what h1 sent")
-    until(lambda: sum(gauge.metrics("flow_packet_count_eth_dst", eth_dst=h2.mac)) >= 6, 120, "Gauge counting the flow to h2")
+
+    def counted():
+        """What Gauge says of the flow to h2. The packets before it was there are in no flow."""
+        h1.ping(h2.address, count=1)
+        return sum(gauge.metrics("flow_packet_count_eth_dst", eth_dst=h2.mac))
+
+    until(lambda: counted() >= 6, 120, "Gauge counting the flow to h2")
     assert faucet.metrics("port_status", port="2") == [1]
     h2.run("ip", "link", "set", "eth0", "down")
     until(lambda: faucet.metrics("port_status", port="2") == [0], 20, "Faucet seeing the port down")
