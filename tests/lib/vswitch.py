@@ -16,10 +16,10 @@ OVS_DPDK = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 
 
 class Devices:
-    """Devices of the host that OVS leaves behind: that of a bridge, and its datapath's own."""
+    """Devices of the host that OVS leaves behind: those of bridges, and its datapath's own."""
 
-    def __init__(self, bridge):
-        self.names = [name for name in (bridge, "ovs-netdev") if not Path("/sys/class/net", name).exists()]
+    def __init__(self, *bridges):
+        self.names = [name for name in (*bridges, "ovs-netdev") if not Path("/sys/class/net", name).exists()]
 
     def remove(self):
         """Removes those that were not there before."""
@@ -32,12 +32,14 @@ class Switch(Database):
 
     #: Its device is one of the host's, where others may have their own br0.
     bridge = f"wbr{os.getpid() % 100000}"
+    #: A second bridge, which whoever needs it adds.
+    uplink = f"{bridge}u"
 
     def __init__(self, command, core, dpdk_core=0, **other_config):
         self.dir = Path(tempfile.mkdtemp(prefix="weir-pvp-"))
         self.env = dict(os.environ, OVS_RUNDIR=str(self.dir), OVS_LOGDIR=str(self.dir), OVS_DBDIR=str(self.dir))
         self.procs, self.server = [], None
-        self.devices = Devices(self.bridge)
+        self.devices = Devices(self.bridge, self.uplink)
         try:
             self.start(command, core, dpdk_core, other_config)
         except BaseException:
@@ -66,8 +68,11 @@ class Switch(Database):
         return super().vsctl(*args, timeout=30)
 
     def ofctl(self, verb, *args):
+        return self.ofctl_of(self.bridge, verb, *args)
+
+    def ofctl_of(self, bridge, verb, *args):
         try:
-            return run("ovs-ofctl", verb, self.bridge, *args, env=self.env).stdout
+            return run("ovs-ofctl", verb, bridge, *args, env=self.env).stdout
         except AssertionError as e:
             e.add_note(self.log())
             raise

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What tx-flush-interval does for guests, in two tables.
+"""What tx-flush-interval does for guests, in three tables.
 
-usage: batching.py [--weir BINARY] [--rounds N] [--seconds S] [--tables 1,2] [--flows 8,100,...]
+usage: batching.py [--weir BINARY] [--rounds N] [--seconds S] [--tables 1,2,3] [--flows 8,100,...]
 
 1. Frames of 64 bytes between two vhost-user ports, by the number of flows in the traffic (flowgen of
    dpdk-testpmd, which varies addresses) and by the interval (0: none, and 50 µs). One megaflow that matches the
@@ -9,6 +9,9 @@ usage: batching.py [--weir BINARY] [--rounds N] [--seconds S] [--tables 1,2] [--
 2. A guest's kernel takes TCP from a namespace (iperf3, two connections) and answers ping -f, at intervals of 0,
    50 and 100 µs: throughput, the polling thread's cycles for each packet, how much of its time it was busy,
    packets for each burst that it sent, and the mean round trip.
+3. As table 1, over a bonded uplink: a bridge with the guest's port and a patch port, and behind the patch a
+   bridge whose other port is a bond (balance-tcp, no LACP) of two vhost-user ports, which stand for NICs. The guest and
+   both members send, each a third, so that a third of the frames are spread over the members.
 
 Weir and Debian's OVS-DPDK take turns, N times, with the same commands; printed are medians. The namespace is
 connected by AF_PACKET (type=system) with its offloads off: with them on, TCP does not pass OVS at all.
@@ -50,23 +53,50 @@ def started(stack, command, interval):
     return switch
 
 
-def by_flows(command, seconds, numbers):
-    """Table 1 for one switch: {(flows, interval): packets per second}."""
+def two_guests(switch):
+    """Guests that send to each other. Returns their sockets by the names of their ports."""
+    sockets = {f"vhost{n}": switch.vhost(f"vhost{n}", n) for n in (1, 2)}
+    switch.ofctl("add-flow", "in_port=1,udp,actions=2")
+    switch.ofctl("add-flow", "in_port=2,udp,actions=1")
+    return sockets
+
+
+def bonded_uplink(switch):
+    """A guest behind a bonded uplink. Returns the sockets of the guest and of the uplink's members."""
+    uplink, sockets = switch.uplink, {"vhost1": switch.vhost("vhost1", 1)}
+    for bridge, port, peer in [(switch.bridge, "outwards", "inwards"), (uplink, "inwards", "outwards")]:
+        if bridge == uplink:
+            switch.vsctl("add-br", uplink, "--", "set", "bridge", uplink, "datapath_type=netdev", "fail-mode=secure")
+        switch.vsctl("add-port", bridge, port, "--", "set", "interface", port, "type=patch", f"options:peer={peer}",
+                     "ofport_request=2")
+    switch.ofctl("add-flow", "in_port=1,udp,actions=2")
+    switch.ofctl("add-flow", "in_port=2,udp,actions=1")
+    members = ["nic1", "nic2"]
+    sockets.update({name: switch.dir / f"{name}.sock" for name in members})
+    settings = [("type=dpdkvhostuserclient", f"options:vhost-server-path={sockets[name]}") for name in members]
+    switch.vsctl("add-bond", uplink, "bond", *members, "bond_mode=balance-tcp", "lacp=off",
+                 *(word for name, values in zip(members, settings) for word in ("--", "set", "interface", name, *values)))
+    # A bond is sent to by NORMAL. What floods does not go to the device of the bridge.
+    switch.ofctl_of(uplink, "mod-port", "LOCAL", "no-flood")
+    switch.ofctl_of(uplink, "add-flow", "udp,actions=NORMAL")
+    return sockets
+
+
+def by_flows(command, seconds, numbers, topology=two_guests):
+    """Tables 1 and 3 for one switch: {(flows, interval): packets per second}."""
     result = {}
     for interval in (0, 50):
         for flows in numbers:
             with ExitStack() as stack:
                 switch = started(stack, command, interval)
-                sockets = [switch.vhost(f"vhost{n}", n) for n in (1, 2)]
-                switch.ofctl("add-flow", "in_port=1,udp,actions=2")
-                switch.ofctl("add-flow", "in_port=2,udp,actions=1")
-                vdevs = [f"net_virtio_user{n},path={s},server=1,queue_size=1024" for n, s in enumerate(sockets)]
+                sockets = topology(switch)
+                vdevs = [f"net_virtio_user{n},path={s},server=1,queue_size=1024" for n, s in enumerate(sockets.values())]
                 guest = Testpmd(vdevs, cores=None, eal=[f"--lcores=0@{CORES[0]},1@{CORES[0]}"],
                                 args=["--port-topology=loop", "--nb-cores=1", "--txd=1024", "--rxd=1024",
                                       "--forward-mode=flowgen", f"--flowgen-flows={flows}"])
                 stack.callback(guest.close)
-                for n in (1, 2):
-                    switch.link(f"vhost{n}")
+                for name in sockets:
+                    switch.link(name)
                 guest.run("start")
                 time.sleep(1)
                 result[flows, interval] = switch.measure(seconds)["pps"]
@@ -106,12 +136,12 @@ def to_guest(command, interval, seconds):
         return row
 
 
-def table_1(commands, args):
+def by_flows_table(commands, args, topology):
     numbers = [int(n) for n in args.flows.split(",")]
     runs = {name: [] for name in commands}
     for _ in range(args.rounds):
         for name, command in commands.items():
-            runs[name].append(by_flows(command, args.seconds, numbers))
+            runs[name].append(by_flows(command, args.seconds, numbers, topology))
     print("| flows | " + " | ".join(f"{n}, 0 µs | {n}, 50 µs | change" for n in commands) + " |")
     print("|---|" + "---|---|---|" * len(commands))
     for flows in numbers:
@@ -142,7 +172,7 @@ def main():
     p.add_argument("--weir", default=ROOT / "target/release/weir")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=int, default=4)
-    p.add_argument("--tables", default="1,2")
+    p.add_argument("--tables", default="1,2,3")
     p.add_argument("--flows", default=",".join(map(str, FLOWS)))
     args = p.parse_args()
     # A run that is told to end takes everything down.
@@ -153,7 +183,10 @@ def main():
         sys.exit(problem)
     try:
         if "1" in args.tables:
-            table_1(commands, args)
+            by_flows_table(commands, args, two_guests)
+            print()
+        if "3" in args.tables:
+            by_flows_table(commands, args, bonded_uplink)
             print()
         if "2" in args.tables:
             print(guest_missing() or "", end="")
