@@ -82,6 +82,39 @@ def test_metrics_are_what_prometheus_reads_and_the_documentation_says(weir, net)
     assert json.loads(w.cli("metrics", "--json").stdout)["result"].startswith("# HELP ")
 
 
+PROTOCOLS = """
+[[bridge]]
+name = "br0"
+local = false
+spanning-tree = "rstp"
+[[bridge.port]]
+name = "bond0"
+[[bridge.port.interface]]
+name = "{a.port}"
+[[bridge.port.interface]]
+name = "{b.port}"
+[[bridge.port]]
+name = "{c.port}"
+bfd = {{ enable = true }}
+cfm-mpid = 7
+"""
+
+
+def test_what_protocols_say_of_ports_is_there(weir, net):
+    a, b, c = (net.host() for _ in range(3))
+    w = weir(PROTOCOLS.format(a=a, b=b, c=c))
+
+    def says(what):
+        return {key[2][1]: number for key, number in metrics(w).items() if key[0] == f"weir_port_{what}"}
+
+    until(lambda: says("bond_enabled") == {a.port: 1, b.port: 1}, what="both members")
+    b.run("ip", "link", "set", "eth0", "down")
+    until(lambda: says("bond_enabled") == {a.port: 1, b.port: 0}, what="one member")
+    assert says("bfd_up") == {c.port: 0}
+    until(lambda: says("spanning_tree_forwarding") == {c.port: 1}, what="RSTP, which hears no other bridge")
+    until(lambda: says("cfm_fault") == {c.port: 1}, what="CFM, which hears nobody")
+
+
 def test_the_controller_that_is_not_there_is_seen(weir, net):
     port = free_port()
     w = weir(config([("p1", "null", "")], more=f'controllers = ["tcp:127.0.0.1:{port}"]'))

@@ -68,7 +68,7 @@ pub use model::config::{BridgeConfig, Controllers, DatapathType, FailMode, N_TAB
 pub use model::hidden::{InBand, Remote};
 pub use model::mirror::{Mirror, MirrorOutput, PortSelection};
 pub use model::path_check::PathCheckConfig;
-pub use model::port::{Device, PortInfo, PortSpec};
+pub use model::port::{Device, PortInfo, PortProtocols, PortSpec};
 pub use model::spanning_tree::{SpanningTreeConfig, SpanningTreePort};
 pub use model::tunnels::TunnelPort;
 pub use model::vlan::{PortVlan, PriorityTags, VlanMode, VlanSet};

@@ -14,6 +14,7 @@
 //! | `multicast` | Multicast groups: configured, shown, forgotten |
 //! | `path_checks` | BFD and CFM of ports: configured, shown |
 //! | `port` | Ports: added, removed, changed, described |
+//! | `protocols` | What protocols say of a port, in short |
 //! | `queues` | Queues of ports |
 //! | `registry` | The bridges of a switch: added, removed, found |
 //! | `spanning_tree` | Spanning trees: configured, shown |
@@ -35,6 +36,7 @@ pub(crate) mod meters;
 mod multicast;
 mod path_checks;
 mod port;
+mod protocols;
 mod queues;
 mod registry;
 pub(crate) mod spanning_tree;

@@ -124,6 +124,19 @@ pub struct PortInfo {
     pub device: Option<Arc<dyn Port>>,
 }
 
+/// What protocols say of a port; `None` of what the port takes no part in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortProtocols {
+    /// Whether it carries the traffic of the bond that it is a member of.
+    pub bond_enabled: Option<bool>,
+    /// Whether a spanning tree lets it forward.
+    pub tree_forwards: Option<bool>,
+    /// Whether the session of BFD is up.
+    pub bfd_up: Option<bool>,
+    /// Whether CFM has found a fault.
+    pub cfm_fault: Option<bool>,
+}
+
 /// The OpenFlow description of a device. `path_up`: no path check has found the path behind it down.
 pub(crate) fn describe(port: OfPort, name: &str, config: PortConfig, device: &Device, path_up: bool) -> PortDesc {
     let mut desc = PortDesc {

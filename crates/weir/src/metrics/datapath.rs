@@ -2,7 +2,7 @@
 
 use ::datapath::conntrack::counters::Counter;
 use ::datapath::{DropReason, Drops, Stats};
-use ofproto::RevalidationStats;
+use ofproto::{RevalidationStats, VerifyCounts};
 
 use super::{Metric, Samples, metrics};
 
@@ -25,6 +25,8 @@ pub struct Datapath {
     pub conntrack: Conntrack,
     /// Samples for collectors that the exporter had no room for.
     pub samples_lost: u64,
+    /// Packets that were judged a second time by the tables.
+    pub verified: VerifyCounts,
     /// OpenFlow connections that were closed since they did not read.
     pub overflown_connections: u64,
 }
@@ -73,6 +75,12 @@ pub static METRICS: &[Metric<Datapath>] = metrics! {
         "Packets that were not tracked and connections that were not made, by the name that coverage/show has for the reason.";
     "weir_export_samples_lost_total" Counter [] |d, out| out.add(&[], d.samples_lost),
         "Samples for collectors that the exporter had no room for.";
+    "weir_verified_packets_total" Counter [] |d, out| out.add(&[], d.verified.checked()),
+        "Packets that the OpenFlow tables have judged a second time (docs/verification.md).";
+    "weir_verify_disagreements_total" Counter [] |d, out| out.add(&[], d.verified.disagreements),
+        "Of these, packets with which the datapath's caches did something else: a fault of Weir.";
+    "weir_verify_lost_total" Counter [] |d, out| out.add(&[], d.verified.lost),
+        "Packets that were to be judged a second time, and of which too many waited.";
     "weir_openflow_overflown_connections_total" Counter [] |d, out| out.add(&[], d.overflown_connections),
         "OpenFlow connections that were closed because they did not read what waited for them.";
 };

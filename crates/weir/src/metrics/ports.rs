@@ -1,5 +1,6 @@
 //! Ports.
 
+use ofproto::PortProtocols;
 use ports::drop::TxDrops;
 use ports::{Link, Stats};
 
@@ -18,6 +19,8 @@ pub struct Port {
     pub ofport: u32,
     /// What its device says; a patch port has none.
     pub device: Option<Device>,
+    /// What protocols say.
+    pub protocols: PortProtocols,
 }
 
 /// What a device says.
@@ -41,6 +44,11 @@ impl Port {
         }
     }
 
+    /// Adds a sample of what a protocol says, where the port takes part in it.
+    fn add_protocol(&self, out: &mut Samples<'_>, of: fn(&PortProtocols) -> Option<bool>) {
+        of(&self.protocols).iter().for_each(|&says| out.add(&[&self.bridge, &self.name], u32::from(says)));
+    }
+
     /// Adds a sample of a device's state.
     fn add_state(&self, out: &mut Samples<'_>, of: fn(&Device) -> u32) {
         self.device.iter().for_each(|device| out.add(&[&self.bridge, &self.name], of(device)));
@@ -58,6 +66,12 @@ pub static METRICS: &[Metric<Port>] = metrics! {
         "Whether the administrator has enabled the port.";
     "weir_port_mtu_bytes" Gauge ["bridge", "port"] |p, out| p.add_state(out, |d| d.mtu),
         "The largest packet, without the Ethernet header.";
+    "weir_port_bond_enabled" Gauge ["bridge", "port"] |p, out| p.add_protocol(out, |of| of.bond_enabled),
+        "Whether a member of a bond carries traffic.";
+    "weir_port_spanning_tree_forwarding" Gauge ["bridge", "port"] |p, out| p.add_protocol(out, |of| of.tree_forwards),
+        "Whether the spanning tree lets the port forward; 0 is right for a port that would close a loop.";
+    "weir_port_bfd_up" Gauge ["bridge", "port"] |p, out| p.add_protocol(out, |of| of.bfd_up), "Whether the session of BFD is up.";
+    "weir_port_cfm_fault" Gauge ["bridge", "port"] |p, out| p.add_protocol(out, |of| of.cfm_fault), "Whether CFM has found a fault.";
     "weir_port_receive_packets_total" Counter ["bridge", "port"] |p, out| p.add(out, |s| s.rx_packets), "Frames received.";
     "weir_port_receive_bytes_total" Counter ["bridge", "port"] |p, out| p.add(out, |s| s.rx_bytes), "Bytes of these.";
     "weir_port_receive_dropped_packets_total" Counter ["bridge", "port"] |p, out| p.add(out, |s| s.rx_dropped),
@@ -95,8 +109,9 @@ mod tests {
         let stats = Stats { rx_packets: 7, rx_crc_err: Stats::UNKNOWN, ..Stats::default() };
         let link = Link { up: true, ..Link::default() };
         let device = Some(Device { link, mtu: 1500, stats, tx_drops: TxDrops::default() });
-        let port = Port { bridge: "br0".into(), name: "p".into(), kind: "tap", ofport: 1, device };
-        let patch = Port { name: "patch".into(), device: None, ..port.clone() };
+        let protocols = PortProtocols { bfd_up: Some(false), ..PortProtocols::default() };
+        let port = Port { bridge: "br0".into(), name: "p".into(), kind: "tap", ofport: 1, device, protocols };
+        let patch = Port { name: "patch".into(), device: None, protocols: PortProtocols::default(), ..port.clone() };
         let mut text = String::new();
         for metric in METRICS {
             let mut samples = Samples::new(&mut text, metric.name, metric.labels);
@@ -104,7 +119,8 @@ mod tests {
         }
         assert!(text.contains("weir_port_receive_packets_total{bridge=\"br0\",port=\"p\"} 7\n"), "{text}");
         assert!(text.contains("weir_port_up{bridge=\"br0\",port=\"p\"} 1\n"), "{text}");
-        assert!(!text.contains("crc_errors"), "{text}");
+        assert!(text.contains("weir_port_bfd_up{bridge=\"br0\",port=\"p\"} 0\n"), "{text}");
+        assert!(!text.contains("crc_errors") && !text.contains("cfm_fault"), "{text}");
         let of_patch: Vec<_> = text.lines().filter(|line| line.contains("\"patch\"")).collect();
         assert_eq!(of_patch, ["weir_port_info{bridge=\"br0\",port=\"patch\",type=\"tap\",ofport=\"1\"} 1"]);
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use datapath::PortNo;
 use datapath::conntrack::counters::Counter;
-use ofproto::PortInfo;
 use ofproto::bridge::TableCounts;
+use ofproto::{PortInfo, PortProtocols};
 use ports::pools;
 
 use super::Context;
@@ -116,6 +116,7 @@ fn of_bridges_datapath(context: &Context, stats: ::datapath::Stats) -> Datapath 
             limit: limits.limit(),
             events: Counter::ALL.iter().map(|&counter| tracking.counters.get(counter)).collect(),
         },
+        verified: switch.verify_counts(),
         samples_lost: switch.exporter().lost(),
         overflown_connections: switch.overflown_connections(),
     }
@@ -167,16 +168,16 @@ fn controllers(context: &Context, bridges: &[ofproto::Bridge]) -> Vec<Controller
 fn all_ports(bridges: Vec<ofproto::Bridge>) -> impl Iterator<Item = Port> {
     bridges.into_iter().flat_map(|bridge| {
         let name = bridge.name().to_owned();
-        bridge.ports().into_iter().map(move |info| of_port(&name, info))
+        bridge.ports().into_iter().map(move |info| of_port(&name, bridge.port_protocols(info.port), info))
     })
 }
 
-fn of_port(bridge: &str, info: PortInfo) -> Port {
+fn of_port(bridge: &str, protocols: PortProtocols, info: PortInfo) -> Port {
     let device = info.device.map(|device| Device {
         link: device.link(),
         mtu: device.mtu(),
         stats: device.stats(),
         tx_drops: device.tx_drops(),
     });
-    Port { bridge: bridge.to_owned(), name: info.name, kind: info.kind, ofport: info.port.0, device }
+    Port { bridge: bridge.to_owned(), name: info.name, kind: info.kind, ofport: info.port.0, device, protocols }
 }
