@@ -78,7 +78,7 @@ reasons! {
     SlowPath {
         UpcallQueueFull "upcall_queue_full" "The slow path is behind, and the port's share of its queue is used up.";
         SampleLost "sample_lost" "The copy that a collector was to get found no room: the slow path is behind, or there is no buffer. The packet itself goes on.";
-        UpcallError "upcall_error" "The slow path could not translate the packet.";
+        UpcallError "upcall_error" "The slow path could not translate the packet, or does not know the packet-in that its flow asks for.";
     }
     Translate {
         Rule "rule" "A flow says so: it has no actions.";
