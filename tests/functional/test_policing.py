@@ -104,6 +104,64 @@ def test_what_a_port_is_sent_is_limited(lab):
     assert burst(lab, 200) == 200
 
 
+def queue_counters(lab, port, queue):
+    """(packets, bytes, errors) of a queue, as `ovs-ofctl queue-stats` has them."""
+    said = lab.ovs.ofctl("queue-stats", "br0", str(port), str(queue), version=13)
+    return tuple(int(n) for n in re.search(r"bytes=(\d+), pkts=(\d+), errors=(\d+)", said).groups())
+
+
+def test_what_a_port_is_sent_is_limited_by_queue_and_as_a_whole(lab):
+    """In bursts, at rates of a byte per second: 1028 bytes of IP for each datagram."""
+    b, size = lab.hosts[1].port, 1028
+    assert "QoS type: trtcm-policer\n" in lab.ovs.appctl("qos/show-types", b)
+    send = lambda flow: lab.flows(NEIGHBOURS, f"table=0,priority=9,{flow}")
+    rates = lambda cbs, ebs: [f"other_config:{key}={value}" for key, value in [("cir", 1), ("cbs", cbs), ("eir", 1), ("ebs", ebs)]]
+    lab.ovs.vsctl("set", "port", b, "qos=@q", "--", "--id=@q", "create", "qos", "type=trtcm-policer", *rates(size * 100, size * 20),
+                  "queues:5=@five", "queues:6=@six", "--", "--id=@five", "create", "queue", *rates(size * 10, size * 30),
+                  "--", "--id=@six", "create", "queue", "other_config:cir=0")
+    shown = lab.ovs.appctl("qos/show", b)
+    assert shown.startswith(f"QoS: {b} trtcm-policer\ncbs: {size * 100}\ncir: 1\nebs: {size * 20}\neir: 1\n\nDefault:\n  cbs: {size * 100}\n")
+    assert f"\nQueue 5:\n  cbs: {size * 10}\n" in shown
+    send("in_port=1,udp,actions=set_queue:5,output:2")
+    # The queue has 10 green ones and 30 yellow ones, of which the port lets 20 pass.
+    assert burst(lab, 100) == 30
+    assert queue_counters(lab, 2, 5) == (40 * size, 40, 60)
+    assert dropped(lab, "egress_policer") == 70
+    # Nothing goes by a queue without rates.
+    send("in_port=1,udp,actions=set_queue:6,output:2")
+    assert burst(lab, 10) == 0 and queue_counters(lab, 2, 6) == (0, 0, 10)
+    # A queue that is not there is the default one: it takes what the port has left, less what resolves addresses.
+    send("in_port=1,udp,actions=set_queue:7,output:2")
+    came = burst(lab, 200)
+    assert 85 <= came <= 90
+    assert "OFPQOFC_BAD_QUEUE" in lab.ovs.ofctl("queue-stats", "br0", "2", "7")
+    # Other limits of the port take effect at once; those of a queue that stay as they are do not begin anew.
+    uuid = lab.ovs.get("port", b, "qos")
+    lab.ovs.vsctl("set", "qos", uuid, *rates(size * 1000, size * 1000))
+    send("in_port=1,udp,actions=set_queue:5,output:2")
+    until(lambda: f"cbs: {size * 1000}" in lab.ovs.appctl("qos/show", b), what="the new limits")
+    assert burst(lab, 10) == 0
+    send("in_port=1,udp,actions=output:2")
+    assert burst(lab, 300) == 300
+
+
+def test_limits_of_two_rates_that_are_wrong_limit_nothing(lab):
+    b = lab.hosts[1].port
+    for problem in ("a port needs other_config:cir or eir", "a rate needs a burst"):
+        lab.ovs.expect(problem)
+    lab.ovs.vsctl("set", "port", b, "qos=@q", "--", "--id=@q", "create", "qos", "type=trtcm-policer")
+    assert lab.ovs.appctl("qos/show", b) == f"QoS not configured on {b}\n"
+    uuid = lab.ovs.get("port", b, "qos")
+    lab.ovs.vsctl("set", "qos", uuid, "other_config:cir=1000")
+    assert lab.ovs.appctl("qos/show", b) == f"QoS not configured on {b}\n"
+    assert burst(lab, 50) == 50
+    # A queue with mistakes is not there.
+    lab.ovs.vsctl("set", "qos", uuid, "other_config:cbs=100000", "queues:3=@q", "--", "--id=@q", "create", "queue", "other_config:eir=7")
+    shown = lab.ovs.appctl("qos/show", b)
+    assert "trtcm-policer" in shown and "Queue 3" not in shown and "Default:" in shown
+    assert "queue 3 is not there: a rate needs a burst" in lab.ovs.log()
+
+
 def test_a_device_that_comes_back_is_limited_again(ovs, net):
     lab = Lab(ovs, net, offloads=False)
     lab.flows(NEIGHBOURS, TO_B)

@@ -13,6 +13,8 @@ use packet::{Packet, Time};
 
 /// 1/256 ns in a second.
 pub(crate) const SECOND: u64 = 256 * 1_000_000_000;
+/// Bytes that a packet has to find room for, however long it is, where bytes are limited: a full frame of Ethernet.
+pub(crate) const FULL_FRAME: u64 = 1518;
 /// The longest burst: a hundred days at its rate.
 const LONGEST: u64 = 1 << 61;
 /// By how much the clocks of workers may differ, which is one turn.
@@ -58,24 +60,39 @@ impl Bucket {
     /// takes.
     #[inline(always)]
     pub fn take(&self, packets: &[Packet], all: u64, needed: impl Fn(&Packet) -> u64, most: u64, now: Time) -> u32 {
+        self.exchange(now, |before, burst| {
+            if before.saturating_add(all) <= burst {
+                (before + all, 0)
+            } else {
+                spend(packets.iter().enumerate(), &needed, most, before, burst)
+            }
+        })
+    }
+
+    /// The same of the packets of a set: bit `i` stands for `packets[i]`.
+    pub fn take_some(
+        &self,
+        packets: &[Packet],
+        set: u32,
+        needed: impl Fn(&Packet) -> u64,
+        most: u64,
+        now: Time,
+    ) -> u32 {
+        self.exchange(now, |before, burst| {
+            let of_set = packets.iter().enumerate().filter(|(at, _)| set >> at & 1 != 0);
+            spend(of_set, &needed, most, before, burst)
+        })
+    }
+
+    /// Sets when it is full: `spend` is told how far that is ahead, and the burst, and says how far it is ahead then, and what to
+    /// return.
+    #[inline(always)]
+    fn exchange(&self, now: Time, spend: impl Fn(u64, u64) -> (u64, u32)) -> u32 {
         let (burst, now) = (self.burst(), ticks(now));
         let mut full_at = self.full_at.load(Ordering::Relaxed);
         loop {
             let before = ahead(full_at, now, burst);
-            let (mut after, mut exceeded) = (before, 0);
-            if before.saturating_add(all) <= burst {
-                after += all;
-            } else {
-                for (at, packet) in packets.iter().enumerate() {
-                    let needed = needed(packet);
-                    if after.saturating_add(needed.min(most)) <= burst {
-                        // What is further ahead would count as past.
-                        after = (after + needed).min(burst + SKEW);
-                    } else {
-                        exceeded |= 1 << at;
-                    }
-                }
-            }
+            let (after, exceeded) = spend(before, burst);
             if after == before {
                 return exceeded;
             }
@@ -91,6 +108,29 @@ impl Bucket {
     pub fn give_back(&self, time: u64) {
         self.full_at.fetch_sub(time, Ordering::Relaxed);
     }
+}
+
+/// Takes the tokens of those packets that conform, where it takes so long until the bucket is full. Returns how long it takes then, and
+/// the bits of the other packets.
+#[inline(always)]
+fn spend<'a>(
+    packets: impl Iterator<Item = (usize, &'a Packet)>,
+    needed: impl Fn(&Packet) -> u64,
+    most: u64,
+    before: u64,
+    burst: u64,
+) -> (u64, u32) {
+    let (mut after, mut exceeded) = (before, 0);
+    for (at, packet) in packets {
+        let needed = needed(packet);
+        if after.saturating_add(needed.min(most)) <= burst {
+            // What is further ahead would count as past.
+            after = (after + needed).min(burst + SKEW);
+        } else {
+            exceeded |= 1 << at;
+        }
+    }
+    (after, exceeded)
 }
 
 /// A point in time in 1/256 ns.

@@ -15,7 +15,7 @@
 //! | [`stats`] | Statistics of workers, ports and flows |
 //! | [`mod@drop`] | Reasons to drop a packet, listed by stage |
 //! | [`account`] | The sum of all packets: received, made, sent, dropped |
-//! | [`meter`], [`policer`] | Limits of rates: of what flows send to a meter, and of what a port receives and sends |
+//! | [`meter`], [`policer`], [`trtcm`] | Limits of rates: of what flows send to a meter, and of what a port receives and sends |
 //! | [`text`] | The text form of datapath flows, as `dpctl/dump-flows` has it |
 //! | `worker` | A worker: its turn, mailbox, receive queues, fairness and idle policy |
 //! | [`pipeline`] | The stages of a packet's way through a worker, and the metadata of a batch |
@@ -52,6 +52,7 @@ pub mod sync;
 pub mod tap;
 pub mod text;
 pub mod topology;
+pub mod trtcm;
 pub mod upcall;
 pub mod verify;
 mod worker;
@@ -72,7 +73,8 @@ pub use datapath::{Datapath, Tap};
 pub use drop::{DropReason, DropStage};
 pub use error::Error;
 pub use meter::Meter;
-pub use policer::{Policer, PolicerLimits, RateLimit};
+pub use policer::{EgressLimits, EgressPolicer, Policer, PolicerLimits, RateLimit};
 pub use stats::{Drops, RxAssignment, Stats, Usage, WorkerStats};
 pub use topology::Topology;
+pub use trtcm::{TrtcmLimits, TrtcmPolicer, TrtcmRates};
 pub use upcall::{FlowDump, FlowId, FlowSpec, FlowStats, FlowTag, FlowUses, Given, Miss, RemovedFlow, Upcall, Verdict};

@@ -5,12 +5,14 @@
 //! longer than a frame of Ethernet, as one that a device will cut into segments, passes when there is room for such a frame, and
 //! those after it wait the longer: the rate stays what it is, and long packets are not starved by short ones.
 
+use std::sync::Arc;
+
 use packet::{Batch, Packet, Time};
+use ports::QosState;
+use ports::qos::Settings;
 
-use crate::bucket::{Bucket, SECOND};
-
-/// Bytes that a packet has to find room for, however long it is: a full frame of Ethernet.
-const FULL_FRAME: u64 = 1518;
+use crate::bucket::{Bucket, FULL_FRAME, SECOND};
+use crate::trtcm::{TrtcmLimits, TrtcmPolicer};
 
 /// A rate, and how much may come at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,82 @@ impl PolicerLimits {
     }
 }
 
-/// The policer of a port and a direction.
+/// What limits that which a port is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum EgressLimits {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// One rate.
+    OneRate(PolicerLimits),
+    /// Two rates, by queue and as a whole.
+    TwoRates(TrtcmLimits),
+}
+
+/// The policer of what a port is sent.
+#[derive(Debug)]
+pub enum EgressPolicer {
+    /// Of one rate.
+    OneRate(Policer),
+    /// Of two rates.
+    TwoRates(TrtcmPolicer),
+}
+
+impl EgressPolicer {
+    /// The name of those of one rate as a type of QoS.
+    pub const ONE_RATE: &str = "egress-policer";
+
+    /// A policer in the place of another one; `None` where nothing is limited. Limits that stay as they are go on from where they are.
+    pub(crate) fn replace(
+        before: Option<Arc<EgressPolicer>>,
+        limits: EgressLimits,
+        now: Time,
+    ) -> Option<Arc<EgressPolicer>> {
+        let made = match (limits, before.as_deref()) {
+            (EgressLimits::OneRate(limits), Some(EgressPolicer::OneRate(same))) if *same.limits() == limits => {
+                return before;
+            }
+            (EgressLimits::TwoRates(limits), Some(EgressPolicer::TwoRates(same))) if *same.limits() == limits => {
+                return before;
+            }
+            (EgressLimits::Nothing, _) => return None,
+            (EgressLimits::OneRate(limits), _) if limits.is_empty() => return None,
+            (EgressLimits::OneRate(limits), _) => EgressPolicer::OneRate(Policer::new(limits, now)),
+            (EgressLimits::TwoRates(limits), before) => {
+                let before = before.and_then(|before| match before {
+                    EgressPolicer::TwoRates(policer) => Some(policer),
+                    EgressPolicer::OneRate(_) => None,
+                });
+                EgressPolicer::TwoRates(TrtcmPolicer::new(limits, before, now))
+            }
+        };
+        Some(Arc::new(made))
+    }
+
+    /// What it does, as the tables QoS and Queue have it.
+    pub fn state(&self, now: Time) -> QosState {
+        match self {
+            EgressPolicer::OneRate(policer) => {
+                let bits = policer.limits().bits;
+                let settings =
+                    bits.map(|RateLimit { rate, burst }| Settings::from([("cbs", burst / 8), ("cir", rate / 8)]));
+                let kind = EgressPolicer::ONE_RATE;
+                QosState { kind, settings: settings.unwrap_or_default(), queues: Vec::new() }
+            }
+            EgressPolicer::TwoRates(policer) => policer.state(now),
+        }
+    }
+
+    /// The packets that are too much, as a set: bit `i` stands for `packets[i]`. At most 32 packets.
+    pub fn refused(&self, packets: &[Packet], now: Time) -> u32 {
+        match self {
+            EgressPolicer::OneRate(policer) => policer.refused(packets, now),
+            EgressPolicer::TwoRates(policer) => policer.refused(packets, now),
+        }
+    }
+}
+
+/// The policer of a port and a direction, of one rate.
 #[derive(Debug)]
 pub struct Policer {
     limits: PolicerLimits,

@@ -36,6 +36,7 @@ pub const TYPES: &[QosType] = &[
     qos_type("linux-netem", &["latency", "limit", "loss"], &[], 0),
     qos_type("linux-noop", &[], &[], 0),
     qos_type("egress-policer", &["cbs", "cir"], &[], 0),
+    qos_type("trtcm-policer", &["cbs", "cir", "ebs", "eir"], &["cbs", "cir", "ebs", "eir"], u32::MAX),
 ];
 
 const fn qos_type(

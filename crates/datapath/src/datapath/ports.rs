@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use ports::{Port, RxQueue};
+use ports::{Port, QosState, RxQueue};
 
 use crate::action::PortNo;
 use crate::datapath::Datapath;
@@ -10,7 +10,7 @@ use crate::drop::DropReason;
 use crate::error::Error;
 use crate::pipeline::ingress::{Ingress, IngressSource};
 use crate::pipeline::port::{DpPort, Policers};
-use crate::policer::{Policer, PolicerLimits};
+use crate::policer::{EgressLimits, EgressPolicer, Policer, PolicerLimits};
 use crate::stats::RxAssignment;
 use crate::upcall::RemovedFlow;
 use crate::worker::mailbox::{Command, GivenBack};
@@ -123,15 +123,17 @@ impl Datapath {
 
     /// Limits what a port receives, and what is sent to it; buckets are full at first. Limits that are as before stay as they are. When
     /// this returns, each worker has them before its next turn. Not to be called from an upcall.
-    pub fn set_policers(&self, port: PortNo, ingress: PolicerLimits, egress: PolicerLimits) -> Result<(), Error> {
+    pub fn set_policers(&self, port: PortNo, ingress: PolicerLimits, egress: EgressLimits) -> Result<(), Error> {
         let mut control = self.control.lock();
         let dp_port = self.ports.lock().get(port).cloned().ok_or(Error::NoSuchPort(port))?;
         let (before, now) = (dp_port.policers(), self.now());
-        let made = |before: Option<Arc<Policer>>, limits: PolicerLimits| match before {
-            Some(same) if *same.limits() == limits => Some(same),
-            _ => (!limits.is_empty()).then(|| Arc::new(Policer::new(limits, now))),
+        let policers = Policers {
+            ingress: match before.ingress {
+                Some(same) if *same.limits() == ingress => Some(same),
+                _ => (!ingress.is_empty()).then(|| Arc::new(Policer::new(ingress, now))),
+            },
+            egress: EgressPolicer::replace(before.egress, egress, now),
         };
-        let policers = Policers { ingress: made(before.ingress, ingress), egress: made(before.egress, egress) };
         dp_port.set_policers(policers.clone());
         control.tell(|| Command::SetPolicers { port, policers: policers.clone() });
         control.serve();
@@ -143,12 +145,19 @@ impl Datapath {
         self.ports.lock().get(port).map(|port| port.policers()).unwrap_or_default()
     }
 
+    /// What limits that which a port is sent, as the tables QoS and Queue have it; `None` of a port without an egress policer.
+    pub fn egress_state(&self, port: PortNo) -> Option<QosState> {
+        Some(self.policers(port).egress?.state(self.now()))
+    }
+
     /// What the policers of a port have dropped since it was added: of what it received, and of what was sent to it. `None` where it
     /// has none.
     pub fn policer_drops(&self, port: PortNo) -> Option<[u64; 2]> {
         let dp_port = self.ports.lock().get(port).cloned()?;
         let Policers { ingress, egress } = dp_port.policers();
-        ingress.or(egress)?;
+        if ingress.is_none() && egress.is_none() {
+            return None;
+        }
         let drops = dp_port.read_drops();
         Some([DropReason::IngressPolicer, DropReason::EgressPolicer].map(|reason| drops.0[reason as usize]))
     }

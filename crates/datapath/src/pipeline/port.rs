@@ -10,7 +10,7 @@ use ports::{Port, TxQueue};
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
-use crate::policer::Policer;
+use crate::policer::{EgressPolicer, Policer};
 use crate::stats::Drops;
 use crate::sync::counters::DropCounters;
 
@@ -40,7 +40,7 @@ pub struct Policers {
     /// Limits what it receives.
     pub ingress: Option<Arc<Policer>>,
     /// Limits what is sent to it.
-    pub egress: Option<Arc<Policer>>,
+    pub egress: Option<Arc<EgressPolicer>>,
 }
 
 impl DpPort {

@@ -20,7 +20,7 @@ use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
-use crate::policer::{Policer, take};
+use crate::policer::{EgressPolicer, take};
 use crate::sync::counters::WorkerCounters;
 use crate::tap::{Ports, Taps, WorkerTap};
 
@@ -63,7 +63,7 @@ pub struct Outputs {
 struct OutputPort {
     port: Arc<DpPort>,
     /// Limits what is sent.
-    policer: Option<Arc<Policer>>,
+    policer: Option<Arc<EgressPolicer>>,
     queue: Queue,
     batch: Batch,
     /// When the first packet of `batch` was added.
@@ -131,7 +131,7 @@ impl Outputs {
     }
 
     /// Changes what limits that which is sent to a port.
-    pub fn set_policer(&mut self, port: PortNo, policer: Option<Arc<Policer>>) {
+    pub fn set_policer(&mut self, port: PortNo, policer: Option<Arc<EgressPolicer>>) {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
             output.policer = policer;
         }

@@ -1,7 +1,7 @@
 //! Queues of ports.
 //!
 //! A port says which queues it has. Where it has a QoS with queues, it counts what is sent by each; of others it can be told
-//! that they are there, and no more.
+//! that they are there, and no more. A policer of the datapath may have queues, too.
 
 use std::collections::HashMap;
 
@@ -24,13 +24,18 @@ impl Bridge {
     }
 
     fn queues(&self, port: OfPort, queue: u32) -> Result<Vec<(OfPort, u32, Option<QueueState>)>, OfError> {
-        let devices = self.each_port(port, |_, _, state| (state.port, state.device.clone()));
+        let devices = self.each_port(port, |_, _, state| (state.port, state.dp_port, state.device.clone()));
         if devices.is_empty() && port != OfPort::ANY {
             return Err(OfError::OFPQOFC_BAD_PORT);
         }
         let mut found = Vec::new();
-        for (port, device) in devices {
+        for (port, dp_port, device) in devices {
             let Some(device) = device.port() else { continue };
+            let of_policer = dp_port.and_then(|dp_port| self.switch.datapath.get()?.egress_state(dp_port));
+            if let Some(state) = of_policer.filter(|state| !state.queues.is_empty()) {
+                found.extend(state.queues.into_iter().map(|queue| (port, queue.number, Some(queue))));
+                continue;
+            }
             let states = device.qos().map(|qos| qos.queues).unwrap_or_default();
             let mut states: HashMap<_, _> = states.into_iter().map(|state| (state.number, state)).collect();
             found.extend(device.queues().into_iter().map(|number| (port, number, states.remove(&number))));

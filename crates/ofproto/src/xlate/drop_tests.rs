@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use datapath::pipeline::ingress::{Filter, Ingress};
-use datapath::{Config, DropReason, PolicerLimits, Punt, RateLimit, SflowPunt};
+use datapath::{Config, DropReason, EgressLimits, PolicerLimits, Punt, RateLimit, SflowPunt};
 use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
 use openflow::text::parse_flow_mod;
 use openflow::{
@@ -137,7 +137,7 @@ fn policed(ingress: PolicerLimits, egress: PolicerLimits) -> Bed {
     let bed = bed(&["in_port=1,actions=output:2"]);
     for (n, (port, _)) in bed.datapath.ports().into_iter().enumerate() {
         let limits = if n == 0 { (ingress, PolicerLimits::default()) } else { (PolicerLimits::default(), egress) };
-        bed.datapath.set_policers(port, limits.0, limits.1).unwrap();
+        bed.datapath.set_policers(port, limits.0, EgressLimits::OneRate(limits.1)).unwrap();
     }
     assert_eq!(bed.receive(OfPort(1), &udp()).len(), 1);
     ends(bed, &udp())

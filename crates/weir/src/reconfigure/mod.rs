@@ -186,8 +186,8 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
             let filter = new.settings.local_ingress_filter.clone();
             steps.push(ReconfigureStep::SetLocalFilter { bridge: bridge(), filter });
         }
-        let policing = new.settings.local_policing;
-        if old.settings.local_policing != policing {
+        if old.settings.local_policing != new.settings.local_policing {
+            let policing = new.settings.local_policing.clone();
             steps.push(ReconfigureStep::SetLocalPolicing { bridge: bridge(), policing });
         }
     }
@@ -332,7 +332,7 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
         }
         ReconfigureStep::SetBridge { bridge, settings } => in_bridge(bridges, &bridge, |b| {
             let local_ingress_filter = b.settings.local_ingress_filter.take();
-            let (local, local_policing) = (b.settings.local, b.settings.local_policing);
+            let (local, local_policing) = (b.settings.local, std::mem::take(&mut b.settings.local_policing));
             b.settings = BridgeSettings { local, local_ingress_filter, local_policing, ..settings };
         }),
         ReconfigureStep::AddLocal { bridge, settings } => in_bridge(bridges, &bridge, |b| {

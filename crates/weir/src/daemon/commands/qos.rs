@@ -2,13 +2,12 @@
 
 use std::fmt::Write as _;
 
-use datapath::RateLimit;
+use datapath::{EgressPolicer, TrtcmPolicer};
 use ofproto::PortInfo;
 use ports::QosState;
-use ports::qos::{QueueState, Settings};
+use ports::qos::QueueState;
 
 use super::Context;
-use crate::config::policing::EgressPolicer;
 use crate::unixctl::Command;
 use crate::unixctl::command::Outcome;
 
@@ -27,7 +26,7 @@ fn find(context: &Context, interface: &str) -> Result<PortInfo, String> {
 fn types(context: &Context, args: &[String]) -> Outcome {
     let info = find(context, &args[0])?;
     let of_port = info.device.as_ref().map_or(&[][..], |device| device.qos_types());
-    let all = of_port.iter().chain(&[EgressPolicer::TYPE]);
+    let all = of_port.iter().chain(&[EgressPolicer::ONE_RATE, TrtcmPolicer::TYPE]);
     Ok(all.map(|name| format!("QoS type: {name}\n")).collect())
 }
 
@@ -35,18 +34,10 @@ fn show(context: &Context, args: &[String]) -> Outcome {
     let interface = &args[0];
     let info = find(context, interface)?;
     let of_port = info.device.as_ref().and_then(|device| device.qos());
-    Ok(match of_port.or_else(|| egress(context, &info)) {
+    Ok(match of_port.or_else(|| context.engine.datapath.egress_state(info.dp_port?)) {
         Some(state) => in_words(interface, &state),
         None => format!("QoS not configured on {interface}\n"),
     })
-}
-
-/// The egress policer of an interface.
-fn egress(context: &Context, info: &PortInfo) -> Option<QosState> {
-    let policer = context.engine.datapath.policers(info.dp_port?).egress?;
-    let RateLimit { rate, burst } = policer.limits().bits?;
-    let settings = Settings::from([("cbs", burst / 8), ("cir", rate / 8)]);
-    Some(QosState { kind: EgressPolicer::TYPE, settings, queues: Vec::new() })
 }
 
 fn in_words(interface: &str, state: &QosState) -> String {

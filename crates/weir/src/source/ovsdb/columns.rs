@@ -330,7 +330,8 @@ pub const TABLES: &[TableColumns] = &[
         without_effect: &[],
         // As ports::qos::TYPES declares them.
         keys: &[
-            "cbs", "cir", "flows", "interval", "latency", "limit", "loss", "max-rate", "perturb", "quantum", "target",
+            "cbs", "cir", "ebs", "eir", "flows", "interval", "latency", "limit", "loss", "max-rate", "perturb",
+            "quantum", "target",
         ],
     },
     TableColumns {
@@ -338,7 +339,7 @@ pub const TABLES: &[TableColumns] = &[
         read: &["dscp", "other_config"],
         written: &[],
         without_effect: &[],
-        keys: &["burst", "max-rate", "min-rate", "priority"],
+        keys: &["burst", "cbs", "cir", "ebs", "eir", "max-rate", "min-rate", "priority"],
     },
 ];
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datapath::{AutoBalance, RxPolicy, Topology};
+use datapath::{AutoBalance, RxPolicy, Topology, TrtcmPolicer};
 use openflow::{Version, Versions};
 use ovsdb::{Atom, Replica, Row};
 use ports::{Qos, registry};
@@ -31,7 +31,7 @@ use crate::config::desired::{
     MAX_THREADS, POLICIES, Port, PriorityTags, SpanningTree, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::http::{Http, HttpAddress};
-use crate::config::policing::{EgressPolicer, IngressPolicing, Policing};
+use crate::config::policing::{Egress, EgressPolicer, IngressPolicing, Policing, TwoRates};
 use crate::config::{Target, check, desired};
 
 /// The longest sleep of an idle worker that can be asked for, in microseconds; more counts as this, as in OVS.
@@ -338,7 +338,7 @@ impl DatabaseState {
                 let mcast_snooping = self.port_multicast(port, port_name);
                 interfaces.values_mut().for_each(|interface| {
                     interface.queue_dscp.clone_from(&dscp);
-                    interface.policing.egress = egress;
+                    interface.policing.egress.clone_from(&egress);
                     interface.qos.clone_from(&qos);
                     interface.mcast_snooping = mcast_snooping;
                 });
@@ -516,15 +516,23 @@ impl DatabaseState {
     }
 
     /// What a port's QoS says: the limit of an egress policer, or what the port itself sees to.
-    fn qos(&mut self, replica: &Replica, port: &Row, name: &str) -> (Option<EgressPolicer>, Option<Qos>) {
+    fn qos(&mut self, replica: &Replica, port: &Row, name: &str) -> (Option<Egress>, Option<Qos>) {
         let Some(row) = port.reference("qos").and_then(|uuid| replica.row("QoS", uuid)) else { return (None, None) };
         match row.string("type").unwrap_or_default() {
             "" => (None, None),
-            EgressPolicer::TYPE => (self.egress_policer(row, name), None),
+            datapath::EgressPolicer::ONE_RATE => (self.egress_policer(row, name).map(Egress::OneRate), None),
             _ => {
-                let (qos, problems) = qos::read(replica, row);
+                let (qos, mut problems) = qos::read(replica, row);
+                let (limits, rest) = match qos {
+                    Some(qos) if qos.kind.name == TrtcmPolicer::TYPE => {
+                        let (limits, wrong) = TwoRates::of(&qos);
+                        problems.extend(wrong);
+                        (limits.map(Egress::TwoRates), None)
+                    }
+                    rest => (None, rest),
+                };
                 problems.into_iter().for_each(|problem| self.warn(format!("port {name}: {problem}")));
-                (None, qos)
+                (limits, rest)
             }
         }
     }

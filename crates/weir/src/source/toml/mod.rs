@@ -49,7 +49,7 @@ use crate::config::desired::{
 use crate::config::error::{ConfigError, ConfigErrors, nearest};
 use crate::config::http::{Http, HttpAddress};
 use crate::config::origins::{Loaded, Origins, port_key};
-use crate::config::policing::{EgressPolicer, IngressPolicing, Policing};
+use crate::config::policing::{Egress, EgressPolicer, IngressPolicing, Policing};
 use crate::flow_text;
 
 mod bond;
@@ -553,7 +553,7 @@ fn read_policing(s: &mut Section) -> Policing {
     let mut bytes = |key, what| s.integer(key, 1..=EgressPolicer::MOST as i64, what).map(|number| number as u64);
     let (cir, cbs) =
         (bytes("egress-policer-cir", "a rate in bytes per second"), bytes("egress-policer-cbs", "a burst in bytes"));
-    let egress = cir.zip(cbs).map(|(cir, cbs)| EgressPolicer { cir, cbs });
+    let egress = cir.zip(cbs).map(|(cir, cbs)| Egress::OneRate(EgressPolicer { cir, cbs }));
     if cir.is_some() != cbs.is_some() {
         s.error("egress-policer-cir and egress-policer-cbs are set together");
     }
