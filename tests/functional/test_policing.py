@@ -162,6 +162,22 @@ def test_limits_of_two_rates_that_are_wrong_limit_nothing(lab):
     assert "queue 3 is not there: a rate needs a burst" in lab.ovs.log()
 
 
+def test_thousands_of_queues_are_limited_and_more_are_refused(lab):
+    lab.ovs.expect("a port has 4096 queues at most")
+    b = lab.hosts[1].port
+    queues = range(1, 5001)
+    lab.ovs.vsctl("set", "port", b, "qos=@q", "--", "--id=@q", "create", "qos", "type=trtcm-policer", "other_config:cir=1",
+                  "other_config:cbs=10280000", *(f"queues:{3 * n}=@queue{n}" for n in queues),
+                  *(word for n in queues for word in ("--", f"--id=@queue{n}", "create", "queue", "other_config:cir=1",
+                                                      "other_config:cbs=1028")))
+    until(lambda: lab.ovs.appctl("qos/show", b).count("\nQueue ") == 4095, what="as many queues as a port can have")
+    lab.flows(NEIGHBOURS, "table=0,priority=9,in_port=1,udp,actions=set_queue:3000,output:2")
+    assert burst(lab, 20) == 1 and queue_counters(lab, 2, 3000) == (1028, 1, 19)
+    lab.ovs.vsctl("clear", "port", b, "qos")
+    until(lambda: "not configured" in lab.ovs.appctl("qos/show", b), what="no limits")
+    assert burst(lab, 20) == 20
+
+
 def test_a_device_that_comes_back_is_limited_again(ovs, net):
     lab = Lab(ovs, net, offloads=False)
     lab.flows(NEIGHBOURS, TO_B)

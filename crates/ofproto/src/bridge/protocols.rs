@@ -14,13 +14,13 @@ impl Bridge {
             let sessions = self.switch.path_sessions.lock();
             let id = (self.id, port);
             let bfd = sessions.bfd_of(id).map(|session| session.state() == State::Up);
-            (bfd, sessions.cfm_columns(id).map(|columns| columns.fault))
+            (bfd, sessions.cfm_of(id).map(|point| !point.faults().is_empty()))
         };
         let of_port = |bridge: &BridgeState| {
             let state = bridge.ports.get(&port)?;
-            let member = bridge.bond_of(state).and_then(|bond| bond.members().find(|(of, _)| *of == port));
+            let member = bridge.bond_of(state).and_then(|bond| bond.member(port));
             Some(PortProtocols {
-                bond_enabled: member.map(|(_, member)| member.enabled),
+                bond_enabled: member.map(|member| member.enabled),
                 tree_forwards: state.spanning_tree.state.map(|state| state.forwards()),
                 bfd_up,
                 cfm_fault,

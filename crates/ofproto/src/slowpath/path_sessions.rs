@@ -293,7 +293,7 @@ impl PathSessions {
 
     /// The maintenance points: of the port with this name, or all.
     pub fn cfm(&self, name: Option<&str>) -> impl Iterator<Item = &MaintenancePoint> {
-        self.ports(name).filter_map(|port| self.paths.get(port)?.cfm.as_ref())
+        self.ports(name).filter_map(|port| self.cfm_of(port))
     }
 
     /// The session of BFD of a port.
@@ -301,9 +301,14 @@ impl PathSessions {
         self.paths.get(port)?.bfd.as_ref()
     }
 
+    /// The maintenance point of a port.
+    pub fn cfm_of(&self, port: PortId) -> Option<&MaintenancePoint> {
+        self.paths.get(port)?.cfm.as_ref()
+    }
+
     /// The columns of a port's maintenance point.
     pub fn cfm_columns(&self, port: PortId) -> Option<Columns> {
-        self.paths.get(port)?.cfm.as_ref().map(Columns::of)
+        self.cfm_of(port).map(Columns::of)
     }
 
     fn ports(&self, name: Option<&str>) -> impl Iterator<Item = PortId> {

@@ -284,6 +284,11 @@ impl Bond {
         self.members.iter().map(|(port, member)| (*port, member))
     }
 
+    /// The member that a port is.
+    pub fn member(&self, port: OfPort) -> Option<&BondMember> {
+        self.members.get(&port)
+    }
+
     /// The member that stands for the bond where one of its ports has to: in the table of addresses, for instance.
     pub fn first(&self) -> Option<OfPort> {
         self.members.keys().next().copied()
