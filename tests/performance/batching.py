@@ -77,7 +77,7 @@ def bonded_uplink(switch):
     switch.vsctl("add-bond", uplink, "bond", *members, "bond_mode=balance-tcp", "lacp=off",
                  *(word for name, values in zip(members, settings) for word in ("--", "set", "interface", name, *values)))
     # A bond is sent to by NORMAL. What floods does not go to the device of the bridge.
-    switch.ofctl_of(uplink, "mod-port", "LOCAL", "no-flood")
+    switch.ofctl_of(uplink, "mod-port", uplink, "no-flood")
     switch.ofctl_of(uplink, "add-flow", "udp,actions=NORMAL")
     return sockets
 
