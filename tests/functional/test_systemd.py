@@ -1,5 +1,7 @@
 """`make install` on a machine that systemd runs: Debian's units of Open vSwitch start Weir, and so do Weir's own."""
 
+import json
+
 import pytest
 from conftest import until
 from lib.machine import INSTALL, SYSTEMD, Machine
@@ -48,6 +50,23 @@ def test_debians_units_start_weir(machine):
     # What is part of it is stopped after it.
     m.run("systemctl", "stop", "openvswitch-switch.service")
     until(lambda: m.state(unit) == "inactive", what="the daemon's end")
+
+
+def test_the_journal_has_fields(machine):
+    options = "OVS_CTL_OPTS=--ovs-vswitchd-options=--syslog-method=journal"
+    m = machine("openvswitch-switch.service", f"{INSTALL} && echo {options} >>/etc/default/openvswitch-switch")
+    assert weir_answers(m)
+    m.run("ovs-appctl", "vlog/set", "syslog:info")
+    m.run("ovs-vsctl", "--timeout=10", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+
+    def entries():
+        told = m.run("journalctl", "-o", "json", "WEIR_MODULE=bridge", "PRIORITY=5", check=False).stdout
+        return [json.loads(line) for line in told.splitlines()]
+
+    until(lambda: any("br0" in entry["MESSAGE"] for entry in entries()), what="a message about the bridge")
+    entry = entries()[0]
+    assert entry["_TRANSPORT"] == "journal" and entry["SYSLOG_IDENTIFIER"] == "ovs-vswitchd", entry
+    assert entry["WEIR_LEVEL"] == "INFO" and entry["WEIR_NUMBER"].isdigit(), entry
 
 
 def test_weirs_own_unit_beside_debians_database(machine):

@@ -11,6 +11,7 @@
 //! tracing::warn!(target: "bridge", ...) ─▶ [subscriber] ─▶ Logger ─▶ [pattern] ─▶ stderr, [sink]
 //! ```
 //!
+//! - [`journal`]: messages for systemd's journal
 //! - [`level`]: levels, destinations, and the syntax in which they are set
 //! - [`limit`]: how often one place in the code may warn
 //! - [`module`]: the parts of the daemon that have levels of their own
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
+pub mod journal;
 pub mod level;
 pub mod limit;
 pub mod module;
@@ -73,6 +75,8 @@ struct LogMessage<'a> {
     /// Tells places in the code apart.
     place: usize,
     text: &'a str,
+    /// The fields that are in the text, by name.
+    fields: &'a [(&'static str, String)],
 }
 
 /// How to start.
@@ -220,7 +224,9 @@ impl Logger {
             let taken = self.limiter.lock().take(record.place, now);
             match taken {
                 Verdict::Drop => return,
-                Verdict::LogAfter(dropped) => self.write(&LogMessage { text: &dropped.text(now), ..*record }),
+                Verdict::LogAfter(dropped) => {
+                    self.write(&LogMessage { text: &dropped.text(now), fields: &[], ..*record });
+                }
                 Verdict::Log => {}
             }
         }
@@ -246,7 +252,7 @@ impl Logger {
             let mut line = String::new();
             pattern::format(&mut line, &outputs.patterns[to as usize], &message);
             match to {
-                Destination::Syslog => outputs.syslog(&line, &message),
+                Destination::Syslog => outputs.syslog(&line, &message, record.fields),
                 Destination::Console => {
                     line.push('\n');
                     let _ = io::stderr().write_all(line.as_bytes());
@@ -262,19 +268,41 @@ impl Logger {
 
 impl Outputs {
     /// Sends each line by itself, with what the method puts before it.
-    fn syslog(&mut self, text: &str, message: &Message<'_>) {
+    fn syslog(&mut self, text: &str, message: &Message<'_>, fields: &[(&'static str, String)]) {
+        if let Method::Journal(_) = self.syslog.method {
+            return self.syslog.send(in_fields(message, fields).bytes());
+        }
         for line in text.lines() {
             let mut out = String::new();
             match self.syslog.method {
-                Method::Null => return,
+                Method::Null | Method::Journal(_) => return,
                 // The local system knows its name.
                 Method::Libc => pattern::format(&mut out, "<%B>%D{%h %e %T} %A: ", message),
                 Method::Unix(_) | Method::Udp(_) => pattern::format(&mut out, "<%B>", message),
             }
             out.push_str(line);
-            self.syslog.send(&out);
+            self.syslog.send(out.as_bytes());
         }
     }
+}
+
+/// A message for the journal, which has the time by itself. The names are those of systemd.journal-fields(7), and Weir's own.
+fn in_fields(message: &Message<'_>, fields: &[(&'static str, String)]) -> journal::Entry {
+    let mut entry = journal::Entry::default();
+    entry
+        .put("MESSAGE", message.text)
+        .put("PRIORITY", &message.level.severity().to_string())
+        .put("SYSLOG_IDENTIFIER", message.program)
+        .put("SYSLOG_FACILITY", &message.facility.to_string())
+        .put("SYSLOG_PID", &std::process::id().to_string())
+        .put("WEIR_MODULE", message.module)
+        .put("WEIR_LEVEL", message.level.name())
+        .put("WEIR_NUMBER", &message.number.to_string());
+    if !message.thread.is_empty() {
+        entry.put("WEIR_THREAD", message.thread);
+    }
+    entry.put_event(fields);
+    entry
 }
 
 /// The log file.
@@ -380,7 +408,7 @@ mod tests {
     }
 
     fn log(logger: &Logger, name: &str, level: Level, text: &str) {
-        logger.log(&LogMessage { module: module(name), level, place: text.len(), text });
+        logger.log(&LogMessage { module: module(name), level, place: text.len(), text, fields: &[] });
     }
 
     /// A logger with a file alone, whose lines are `module|level|text`.
@@ -446,6 +474,33 @@ mod tests {
         assert_eq!(lines() - before, 500);
         (0..500).for_each(|_| log(&logger, "vconn", Level::Info, "information"));
         assert_eq!(lines() - before, 1000);
+    }
+
+    #[test]
+    fn the_journal_has_fields() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let logger = Logger::new("ovs-vswitchd", Method::Journal(path));
+        logger.set(&LogChange::parse("console:off").unwrap());
+        let fields = [("port", "p1".to_owned())];
+        let text = "is gone port=p1";
+        logger.log(&LogMessage { module: module("bridge"), level: Level::Warn, place: 1, text, fields: &fields });
+        let mut buffer = [0; 4096];
+        let len = listener.recv(&mut buffer).unwrap();
+        let got = std::str::from_utf8(&buffer[..len]).unwrap();
+        for line in [
+            "MESSAGE=is gone port=p1",
+            "PRIORITY=4",
+            "SYSLOG_IDENTIFIER=ovs-vswitchd",
+            "SYSLOG_FACILITY=3",
+            "WEIR_MODULE=bridge",
+            "WEIR_LEVEL=WARN",
+            "WEIR_NUMBER=1",
+            "WEIR_FIELD_PORT=p1",
+        ] {
+            assert!(got.lines().any(|has| has == line), "{line} is not in {got:?}");
+        }
     }
 
     #[test]

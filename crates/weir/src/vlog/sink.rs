@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use super::journal;
+
 /// The log file.
 #[derive(Default)]
 pub struct LogFile {
@@ -70,14 +72,18 @@ pub enum Method {
     Unix(PathBuf),
     /// To a UDP port, without time and name.
     Udp(String),
+    /// To systemd's journal at this path, as fields.
+    Journal(PathBuf),
 }
 
 impl Method {
-    /// Reads `null`, `libc`, `unix:PATH` or `udp:ADDRESS:PORT`.
+    /// Reads `null`, `libc`, `unix:PATH`, `udp:ADDRESS:PORT`, `journal` or `journal:PATH`.
     pub fn parse(text: &str) -> Option<Method> {
         match text.split_once(':') {
             None if text == "null" => Some(Method::Null),
             None if text == "libc" => Some(Method::Libc),
+            None if text == "journal" => Some(Method::Journal(journal::SOCKET.into())),
+            Some(("journal", path)) => Some(Method::Journal(path.into())),
             Some(("unix", path)) => Some(Method::Unix(path.into())),
             Some(("udp", address)) => {
                 let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
@@ -90,7 +96,7 @@ impl Method {
     /// The pattern of what comes before each message.
     pub fn prefix(&self) -> &'static str {
         match self {
-            Method::Null => "",
+            Method::Null | Method::Journal(_) => "",
             Method::Libc => "<%B> %D{%h %e %T} %E %A:",
             Method::Unix(_) | Method::Udp(_) => "<%B>",
         }
@@ -118,14 +124,14 @@ impl Syslog {
         Syslog { method, socket: None }
     }
 
-    /// Sends a message: priority in angle brackets, and text.
-    pub fn send(&mut self, message: &str) {
+    /// Sends a message: priority in angle brackets, and text; for the journal, an [`Entry`](journal::Entry).
+    pub fn send(&mut self, message: &[u8]) {
         if self.socket.is_none() {
             self.socket = self.connect().ok();
         }
         let sent = match &self.socket {
-            Some(Socket::Unix(socket)) => socket.send(message.as_bytes()),
-            Some(Socket::Udp(socket)) => socket.send(message.as_bytes()),
+            Some(Socket::Unix(socket)) => socket.send(message),
+            Some(Socket::Udp(socket)) => socket.send(message),
             None => return,
         };
         // A log that was restarted is at another socket of that name.
@@ -138,7 +144,7 @@ impl Syslog {
         let path = match &self.method {
             Method::Null => return Err(io::ErrorKind::Unsupported.into()),
             Method::Libc => Path::new(SYSTEM_LOG),
-            Method::Unix(path) => path,
+            Method::Unix(path) | Method::Journal(path) => path,
             Method::Udp(address) => {
                 let local = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
                 let socket = UdpSocket::bind(local)?;
@@ -163,6 +169,8 @@ mod tests {
         assert_eq!(Method::parse("udp:127.0.0.1:99"), Some(Method::Udp("127.0.0.1:99".into())));
         assert_eq!(Method::parse("udp:127.0.0.1"), Some(Method::Udp("127.0.0.1:514".into())));
         assert_eq!(Method::parse("unix:/x"), Some(Method::Unix("/x".into())));
+        assert_eq!(Method::parse("journal"), Some(Method::Journal(journal::SOCKET.into())));
+        assert_eq!(Method::parse("journal:/x"), Some(Method::Journal("/x".into())));
         assert_eq!(Method::parse("libc"), Some(Method::Libc));
         assert_eq!(Method::parse("pigeon"), None);
     }
@@ -172,13 +180,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut log = Syslog::new(Method::Unix(path.clone()));
-        log.send("<28>lost");
+        log.send(b"<28>lost");
         let mut buffer = [0; 64];
         for message in ["<28>one", "<28>two"] {
             let listener = UnixDatagram::bind(&path).unwrap();
             // The first after a loss may only notice it.
-            log.send(message);
-            log.send(message);
+            log.send(message.as_bytes());
+            log.send(message.as_bytes());
             let length = listener.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..length], message.as_bytes());
             drop(listener);

@@ -48,6 +48,7 @@ impl Subscriber for ToLogger {
             level: Level::from(*metadata.level()),
             place: std::ptr::from_ref(metadata).addr(),
             text: &(text.message + &text.fields),
+            fields: &text.named,
         });
     }
 
@@ -66,19 +67,24 @@ impl Subscriber for ToLogger {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The message, and its fields as ` name=value`.
+/// The message, and its fields: as ` name=value`, and each by itself.
 #[derive(Default)]
 struct Text {
     message: String,
     fields: String,
+    named: Vec<(&'static str, String)>,
 }
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
+        match field.name() {
+            "message" => drop(write!(self.message, "{value:?}")),
+            name => {
+                let value = format!("{value:?}");
+                let _ = write!(self.fields, " {name}={value}");
+                self.named.push((name, value));
+            }
+        }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {

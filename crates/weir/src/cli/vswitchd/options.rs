@@ -118,7 +118,12 @@ const DEFS: &[Def] = &[
     def("log-file", None, Optional, "log to a file, by default LOGDIR/ovs-vswitchd.log"),
     def("verbose", Some('v'), Optional, "logging levels: [MODULE][:DESTINATION][:LEVEL]"),
     def("syslog-target", None, Needed, "accepted without effect"),
-    def("syslog-method", None, Needed, "how to reach the system's log: libc, null, unix:FILE or udp:IP:PORT"),
+    def(
+        "syslog-method",
+        None,
+        Needed,
+        "how to reach the system's log: libc, null, unix:FILE, udp:IP:PORT, journal or journal:FILE",
+    ),
     def("unixctl", None, Needed, "control socket, or none"),
     def("mlockall", None, No, "keep all memory from being paged out"),
     def(
