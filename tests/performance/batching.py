@@ -4,7 +4,7 @@
 usage: batching.py [--weir BINARY] [--rounds N] [--seconds S] [--tables 1,2,3] [--flows 8,100,...]
 
 1. Frames of 64 bytes between two vhost-user ports, by the number of flows in the traffic (flowgen of
-   dpdk-testpmd, which varies addresses) and by the interval (0: none, and 50 µs). One megaflow that matches the
+   dpdk-testpmd, which varies addresses) and by the interval (0: none, and 50 µs): packets per second, and cycles for each. One megaflow that matches the
    protocol serves all of them, so that what changes with their number is how well caches of flows work.
 2. A guest's kernel takes TCP from a namespace (iperf3, two connections) and answers ping -f, at intervals of 0,
    50 and 100 µs: throughput, the polling thread's cycles for each packet, how much of its time it was busy,
@@ -83,7 +83,7 @@ def bonded_uplink(switch):
 
 
 def by_flows(command, seconds, numbers, topology=two_guests):
-    """Tables 1 and 3 for one switch: {(flows, interval): packets per second}."""
+    """Tables 1 and 3 for one switch: {(flows, interval): what was measured}."""
     result = {}
     for interval in (0, 50):
         for flows in numbers:
@@ -99,7 +99,7 @@ def by_flows(command, seconds, numbers, topology=two_guests):
                     switch.link(name)
                 guest.run("start")
                 time.sleep(1)
-                result[flows, interval] = switch.measure(seconds)["pps"]
+                result[flows, interval] = switch.measure(seconds)
                 guest.run("stop")
     return result
 
@@ -147,8 +147,10 @@ def by_flows_table(commands, args, topology):
     for flows in numbers:
         cells = []
         for name in commands:
-            none, some = (statistics.median(r[flows, i] for r in runs[name]) / 1e6 for i in (0, 50))
-            cells += [f"{none:.2f} M", f"{some:.2f} M", f"{100 * (some / none - 1):+.1f} %"]
+            none, some = (statistics.median(r[flows, i]["pps"] for r in runs[name]) / 1e6 for i in (0, 50))
+            spent = [statistics.median(r[flows, i]["cycles"] for r in runs[name]) for i in (0, 50)]
+            cells += [f"{pps:.2f} M, {cycles:.0f}" for pps, cycles in zip((none, some), spent)]
+            cells += [f"{100 * (some / none - 1):+.1f} %"]
         print(f"| {flows} | " + " | ".join(cells) + " |")
 
 
