@@ -25,7 +25,7 @@ man:man-db promtool:prometheus clang:clang traceroute:traceroute in.tftpd:tftpd-
 /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk
 /usr/lib/python3/dist-packages/pyftpdlib/__init__.py:python3-pyftpdlib
 chromium:chromium /usr/lib/python3/dist-packages/websocket/__init__.py:python3-websocket
-/usr/include/python3.11/Python.h:libpython3.11-dev /usr/lib/frr/bfdd:frr"
+/usr/include/python3.11/Python.h:libpython3.11-dev /usr/lib/frr/bfdd:frr lldpd:lldpd"
 for driver in af-xdp memif null pcap ring tap; do
     tests="$tests /usr/lib/x86_64-linux-gnu/librte_net_${driver/-/_}.so.23:librte-net-${driver}23"
 done

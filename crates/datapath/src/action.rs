@@ -221,6 +221,13 @@ pub enum Punt {
         /// That of the port.
         port: u32,
     },
+    /// A frame of LLDP, for a port that takes part in it.
+    Lldp {
+        /// The upper layer's number of the bridge that it has come in to.
+        bridge: u32,
+        /// That of the port.
+        port: u32,
+    },
     /// A sample for sFlow.
     Sflow(SflowPunt),
     /// A sample for IPFIX.

@@ -61,6 +61,7 @@ pub use reference::fuzz;
 pub use slowpath::control::RevalidationStats;
 pub use slowpath::decision::Decision;
 pub use slowpath::drop_sites::{DropSite, TableDrop, TableDropRule};
+pub use slowpath::lldp::LldpReport;
 pub use slowpath::requests::{Done, FlowRequest};
 
 pub use model::bond::{BondMode, BondSettings, LacpConfig};

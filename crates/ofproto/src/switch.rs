@@ -9,7 +9,7 @@
 //! 4. `forwarding`: shared by translations, alone for changes. Not held across calls of the datapath,
 //!    nor of subscribers;
 //! 5. a bridge's MAC table;
-//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `announcements`, `bonds_due`, `lacp`, `path_sessions`, `path_checks_due`, `spanning_trees`, `spanning_trees_due`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
+//! 6. the interners, `drop_sites`, `helpers`, `subscribers`, `records`, `mac_dependents`, the uses of addresses in `forwarding`, `removed`, `announcements`, `bonds_due`, `lacp`, `path_sessions`, `path_checks_due`, `lldp`, `spanning_trees`, `spanning_trees_due`, `round_stats`, `settings`, `waiting`, `requests`, `due`: leaves.
 //!
 //! Who runs [`Switch::run`] does the rounds; in the daemon that is a thread of its own ([`Switch::set_revalidator`]), and
 //! no other thread but for operators' commands waits for a round.
@@ -42,6 +42,7 @@ use crate::slowpath::control::Control;
 use crate::slowpath::control::{Revalidation, RevalidationStats, StatisticsRounds};
 use crate::slowpath::drop_sites::{DropSite, DropSites, TableDrop};
 use crate::slowpath::lacp_sessions::LacpSessions;
+use crate::slowpath::lldp_agents::LldpAgents;
 use crate::slowpath::mac_dependents::MacDependents;
 use crate::slowpath::neighbour_waits::NeighbourWaits;
 use crate::slowpath::path_sessions::PathSessions;
@@ -127,6 +128,8 @@ pub struct Switch {
     /// Whether something has happened to these.
     pub(crate) path_checks_due: Mutex<bool>,
     pub(crate) path_checks_due_changed: Condvar,
+    /// The ports by which LLDP is spoken.
+    pub(crate) lldp: Mutex<LldpAgents>,
     /// Who runs the spanning trees and does what follows: one at a time.
     pub(crate) spanning_trees_turn: Mutex<()>,
     /// The spanning trees of bridges.
@@ -204,6 +207,7 @@ impl Switch {
             path_sessions: Mutex::new(PathSessions::new(RandomState::new().hash_one(()))),
             path_checks_due: Mutex::new(false),
             path_checks_due_changed: Condvar::new(),
+            lldp: Mutex::default(),
             spanning_trees_turn: Mutex::default(),
             spanning_trees: Mutex::default(),
             spanning_trees_due: Mutex::new(false),

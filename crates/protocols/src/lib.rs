@@ -5,6 +5,7 @@
 //! | [`bfd`] | Bidirectional forwarding detection of a hop |
 //! | [`cfm`] | Connectivity fault management: continuity check messages |
 //! | [`lacp`] | Link aggregation: which links of a bond lead to the same partner |
+//! | [`lldp`] | Link layer discovery: who is at the other end of a link, with Auto Attach |
 //! | [`stp`], [`rstp`] | Spanning trees: which ports of bridges forward, so that there is no loop |
 //! | [`spanning_tree`] | A bridge of either of these, for whoever drives it |
 //! | [`mcast`] | Multicast snooping: which ports want which groups |
@@ -21,6 +22,7 @@ pub mod bfd;
 pub mod cfm;
 pub mod ethernet;
 pub mod lacp;
+pub mod lldp;
 pub mod mcast;
 #[cfg(test)]
 mod network;

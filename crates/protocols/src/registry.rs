@@ -94,10 +94,16 @@ impl<K: Ord + Copy, S: Session> Registry<K, S> {
 
     /// Calls `run` for each session that is due at `now`, in the order in which they were due; each one once, also
     /// where it is due again at once.
-    pub fn run(&mut self, now: Time, mut run: impl FnMut(K, &mut S)) {
+    pub fn run(&mut self, now: Time, run: impl FnMut(K, &mut S)) {
+        self.run_some(now, usize::MAX, run);
+    }
+
+    /// As [`run`](Registry::run), for no more than `limit` sessions: those that have been due for longest. The others stay due.
+    pub fn run_some(&mut self, now: Time, limit: usize, mut run: impl FnMut(K, &mut S)) {
         let mut due = Vec::new();
         while let Some(&(wakeup, key)) = self.order.first()
             && wakeup <= now
+            && due.len() < limit
         {
             self.order.pop_first();
             due.push(key);
@@ -160,6 +166,23 @@ mod tests {
         assert_eq!(registry.next_wakeup(), Some(Time(1003)));
         assert_eq!(turn(&mut registry, Time(1999)).len(), 997);
         assert_eq!(registry.order.len(), 1000);
+    }
+
+    #[test]
+    fn sessions_beyond_the_limit_stay_due() {
+        let mut registry = Registry::new();
+        for key in 0..10 {
+            registry.insert(key, every(10 + u64::from(key)));
+        }
+        let mut ran = Vec::new();
+        for _ in 0..4 {
+            registry.run_some(Time(100), 3, |key, session| {
+                session.next = Some(Time(1000));
+                ran.push(key);
+            });
+        }
+        assert_eq!(ran, (0..10).collect::<Vec<u32>>());
+        assert_eq!(registry.next_wakeup(), Some(Time(1000)));
     }
 
     #[test]

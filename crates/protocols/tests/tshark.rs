@@ -8,7 +8,7 @@ use protocols::bfd::{Session, source_port};
 use protocols::cfm::MaintenancePoint;
 use protocols::lacp::{Aggregator, MemberId, MemberSettings};
 use protocols::options::Options;
-use protocols::{bfd, cfm, lacp, rstp, stp};
+use protocols::{bfd, cfm, lacp, lldp, rstp, stp};
 
 fn options(pairs: &[(&str, &str)]) -> Options {
     pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
@@ -159,6 +159,29 @@ fn cfm_is_understood() {
     assert_eq!(lines[0], ["01:80:c2:00:00:30", "", "", "1", "1", "300", "0"]);
     // Nobody was heard for a fault interval.
     assert_eq!(lines[9], ["01:80:c2:00:00:30", "7", "6", "1", "5", "300", "1"]);
+}
+
+#[test]
+fn lldp_is_understood() {
+    let mappings = [(10_000, 100), (10_001, 101)].into();
+    let auto_attach = lldp::AutoAttach { system_name: "rack7".into(), system_description: "a switch".into(), mappings };
+    let mut agent = lldp::Agent::new(at(0), "eth1", [2; 6], auto_attach.into());
+    let frames: Vec<_> = (0..20).filter_map(|seconds| agent.run(at(1000 * seconds))).collect();
+    let fields = [
+        "eth.dst",
+        "lldp.chassis.id.mac",
+        "lldp.port.id",
+        "lldp.time_to_live",
+        "lldp.tlv.system.name",
+        "lldp.tlv.system.desc",
+        "lldp.extreme_avaya_ap.vlan",
+        "lldp.extreme_avaya_ap.i_sid",
+    ];
+    let lines = dissect(&frames, &fields);
+    assert_eq!(lines.len(), 4);
+    let expected =
+        ["01:80:c2:00:00:0e", "02:02:02:02:02:02", "eth1", "120", "rack7", "a switch", "100,101", "10000,10001"];
+    assert_eq!(lines[3], expected);
 }
 
 #[test]

@@ -107,6 +107,7 @@ fn format_action(out: &mut String, action: &Action, flow: &Key, context: &Contex
             Punt::Bfd { .. } => out.push_str("userspace(pid=0,slow_path(bfd))"),
             Punt::Bpdu { .. } => out.push_str("userspace(pid=0,slow_path(stp))"),
             Punt::Cfm { .. } => out.push_str("userspace(pid=0,slow_path(cfm))"),
+            Punt::Lldp { .. } => out.push_str("userspace(pid=0,slow_path(lldp))"),
             Punt::Slow | Punt::Unresolved { .. } | Punt::Neighbour { .. } => {
                 out.push_str("userspace(pid=0,slow_path(action))")
             }

@@ -12,6 +12,7 @@
 //! | `in_band` | What is reached through the bridge itself, and the flows for it |
 //! | `meters` | Meter-mods, meter configurations and statistics |
 //! | `multicast` | Multicast groups: configured, shown, forgotten |
+//! | `lldp` | LLDP of ports: configured |
 //! | `path_checks` | BFD and CFM of ports: configured, shown |
 //! | `port` | Ports: added, removed, changed, described |
 //! | `protocols` | What protocols say of a port, in short |
@@ -32,6 +33,7 @@ mod export;
 pub(crate) mod flows;
 mod groups;
 mod in_band;
+mod lldp;
 pub(crate) mod meters;
 mod multicast;
 mod path_checks;
@@ -116,7 +118,7 @@ impl Bridge {
         if self.read(|bridge| bridge.config.spanning_tree != config.spanning_tree) == Some(true) {
             spanning_tree::log_problems(&BridgeConfig { name: name.clone(), ..config.clone() });
         }
-        let flush = self.change(|bridge, _| {
+        let outcome = self.change(|bridge, _| {
             let old = std::mem::replace(&mut bridge.config, BridgeConfig { name, ..config });
             bridge.set_mirrors();
             bridge.guard_against_loops();
@@ -130,11 +132,16 @@ impl Bridge {
             }));
             bridge.configure_multicast();
             bridge.update_hidden(now);
-            old.fail_mode != bridge.config.fail_mode && !bridge.controllers.configured
+            let speakers = bridge.ports.values().filter(|state| state.lldp).map(|state| state.port);
+            let changed = old.auto_attach != bridge.config.auto_attach;
+            let told: Vec<OfPort> = speakers.filter(|_| changed).collect();
+            (old.fail_mode != bridge.config.fail_mode && !bridge.controllers.configured, told)
         });
+        let (flush, told) = outcome.unwrap_or_default();
+        told.into_iter().for_each(|port| self.switch.follow_lldp(self.id, port));
         self.configure_tables();
         self.switch.notify_spanning_trees();
-        if flush == Some(true) {
+        if flush {
             self.flush_flows();
         }
     }

@@ -69,8 +69,8 @@ impl Bridge {
             return Err(Error::NoSuchBridge(self.name.to_string()));
         };
         let created = self.switch.clock.now();
-        let PortSpec { name, device, vlan, config, logical, lacp, path_checks, spanning_tree, mcast_snooping, .. } =
-            spec;
+        let PortSpec { name, device, vlan, config, logical, lacp, path_checks, lldp, spanning_tree, .. } = spec;
+        let mcast_snooping = spec.mcast_snooping;
         let path_checks = super::path_checks::path_checks(&name, path_checks);
         super::spanning_tree::log_port_problems(bridge.config.spanning_tree.protocol, &name, &spanning_tree);
         let logical = logical.unwrap_or_else(|| name.clone());
@@ -92,6 +92,7 @@ impl Bridge {
             lacp,
             lacp_down,
             path_checks,
+            lldp,
             spanning_tree: PortTree { config: spanning_tree, state: None },
             mcast_snooping,
             queue_dscp,
@@ -104,7 +105,7 @@ impl Bridge {
         bridge.guard_against_loops();
         bridge.configure_multicast();
         drop(forwarding);
-        self.switch.follow_path_checks(self.id, port);
+        self.switch.follow_link(self.id, port);
         self.switch.run_bonds();
         Ok(())
     }
@@ -191,7 +192,7 @@ impl Bridge {
         }
         let carriers = forwarding.tunnels.take_unused();
         drop(forwarding);
-        states.iter().for_each(|state| self.switch.follow_path_checks(self.id, state.port));
+        states.iter().for_each(|state| self.switch.follow_link(self.id, state.port));
         self.switch.run_bonds();
         let dp_ports: Vec<_> = states.iter().filter_map(|state| state.dp_port).chain(carriers).collect();
         if let Some(datapath) = self.switch.datapath.get().filter(|_| !dp_ports.is_empty()) {
@@ -219,7 +220,7 @@ impl Bridge {
         let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
         // The new one cannot be there beside the old: the two have one name.
         let old = self.with_port(port, |state| state.dp_port.take())?;
-        self.switch.follow_path_checks(self.id, port);
+        self.switch.follow_link(self.id, port);
         self.switch.run_bonds();
         if let Some(old) = old {
             self.switch.forwarding.write().by_dp_port.remove(&old);
@@ -240,7 +241,7 @@ impl Bridge {
             datapath.remove_port(new)?;
             return entered;
         }
-        self.switch.follow_path_checks(self.id, port);
+        self.switch.follow_link(self.id, port);
         self.switch.run_bonds();
         self.port_changed(port, PortReason::Modify);
         Ok(())
@@ -270,7 +271,7 @@ impl Bridge {
                 state.device = Device::Patch { peer, mac };
             }
         })?;
-        self.switch.follow_path_checks(self.id, port);
+        self.switch.follow_link(self.id, port);
         Ok(())
     }
 
@@ -393,8 +394,8 @@ impl Bridge {
     /// Tells the subscribers that a port is new or has changed: its link state, for instance, which
     /// whoever watches the device notices.
     pub fn port_changed(&self, port: OfPort, reason: PortReason) {
-        // Frames of path checks have the device's address.
-        self.switch.follow_path_checks(self.id, port);
+        // Frames of path checks and LLDP have the device's address.
+        self.switch.follow_link(self.id, port);
         self.tell_port(port, reason, None);
     }
 

@@ -1,9 +1,10 @@
 //! What the configuration says of a bridge, and what its controllers' connections mean for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use openflow::{TableId, Versions};
-use protocols::mcast;
+use protocols::{lldp, mcast};
 
 use super::mac::MacSettings;
 use super::mirror::Mirror;
@@ -64,6 +65,8 @@ pub struct BridgeConfig {
     pub forward_bpdu: bool,
     /// VLANs in which no address is learnt, and NORMAL floods every packet.
     pub flood_vlans: BTreeSet<u16>,
+    /// What its ports say of it by LLDP.
+    pub auto_attach: Arc<lldp::AutoAttach>,
     /// What keeps loops from forwarding.
     pub spanning_tree: SpanningTreeConfig,
     /// Tables that are not as by default.
@@ -91,6 +94,7 @@ impl BridgeConfig {
             mcast_snooping: None,
             forward_bpdu: false,
             flood_vlans: BTreeSet::new(),
+            auto_attach: Arc::default(),
             spanning_tree: SpanningTreeConfig::default(),
             tables: BTreeMap::new(),
             mirrors: Vec::new(),

@@ -364,6 +364,8 @@ pub(crate) struct PortState {
     pub lacp_down: bool,
     /// How the path behind it is checked, and whether it is up.
     pub path_checks: PathChecks,
+    /// LLDP is spoken by it.
+    pub lldp: bool,
     /// Its part in the spanning tree of its bridge, and its state there.
     pub spanning_tree: PortTree,
     /// What it gets of multicast whoever is a member.

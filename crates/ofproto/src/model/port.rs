@@ -29,6 +29,8 @@ pub struct PortSpec {
     pub lacp: std::collections::BTreeMap<String, String>,
     /// How the path behind the interface is checked.
     pub path_checks: PathCheckConfig,
+    /// LLDP is spoken by the interface.
+    pub lldp: bool,
     /// Its part in the spanning tree of its bridge.
     pub spanning_tree: SpanningTreePort,
     /// What it gets of multicast whoever is a member.
@@ -54,6 +56,7 @@ impl PortSpec {
             logical: None,
             lacp: Default::default(),
             path_checks: PathCheckConfig::default(),
+            lldp: false,
             spanning_tree: SpanningTreePort::default(),
             mcast_snooping: mcast::PortSettings::default(),
             vlan: PortVlan::default(),

@@ -28,6 +28,8 @@
 //! | `intern` | Numbers for values that travel through the datapath |
 //! | `neighbour_waits` | The packets that wait for neighbours below tunnels |
 //! | `neighbours` | Packets that wait for the addresses of neighbours below tunnels, and frames that tell these |
+//! | `lldp` | LLDP: frames that come and go, and VLANs that ports are to carry |
+//! | `lldp_agents` | The agents of LLDP |
 //! | `path_checks` | BFD and CFM: frames that come and go, and paths that come up or go down |
 //! | `path_sessions` | The sessions of BFD and CFM |
 //! | `spanning_tree` | STP and RSTP: frames that come and go, and what follows for ports |
@@ -47,6 +49,10 @@ mod flow_dump_log;
 pub(crate) mod intern;
 mod lacp;
 pub(crate) mod lacp_sessions;
+pub(crate) mod lldp;
+pub(crate) mod lldp_agents;
+#[cfg(test)]
+mod lldp_tests;
 mod mac_changes;
 pub(crate) mod mac_dependents;
 mod multicast;

@@ -3,7 +3,7 @@
 //! Three kinds of threads have a part in it:
 //!
 //! 1. A handler gives a frame to the session of its port, and wakes the thread of the path checks.
-//! 2. The thread of the path checks runs sessions and sends their frames ([`Switch::run_due_path_checks`]). It holds the lock of the
+//! 2. The thread of the path checks runs sessions and sends their frames, and after them some of those of LLDP ([`Switch::run_due_path_checks`]). It holds the lock of the
 //!    sessions and no other for what it sends by ports of the datapath. Frames for tunnels and patch ports are translated as packets of a controller are, for
 //!    which it waits for the tables; they go after the others.
 //! 3. The thread of the bonds tells the tables which paths are up ([`Switch::apply_path_checks`]): it has to wait for whoever changes
@@ -43,6 +43,12 @@ impl Switch {
         }
     }
 
+    /// Brings all that speaks by a port in step with its configuration and its device.
+    pub(crate) fn follow_link(&self, bridge: BridgeId, port: OfPort) {
+        self.follow_path_checks(bridge, port);
+        self.follow_lldp(bridge, port);
+    }
+
     /// Takes a control packet of BFD that a port has received.
     pub(crate) fn receive_bfd(&self, port: PortId, frame: &[u8]) {
         let outcome = self.path_sessions.lock().receive_bfd(self.clock.now(), port, frame);
@@ -67,7 +73,7 @@ impl Switch {
     }
 
     /// Has the thread of the path checks look at what has changed.
-    fn notify_path_checks(&self) {
+    pub(crate) fn notify_path_checks(&self) {
         *self.path_checks_due.lock() = true;
         self.path_checks_due_changed.notify_all();
     }
@@ -98,7 +104,7 @@ impl Switch {
         for frame in direct.into_iter().chain(translated) {
             self.send_frame(frame.port, frame.dp_port, &frame.bytes, frame.oam);
         }
-        next
+        [next, self.run_due_lldp()].into_iter().flatten().min()
     }
 
     /// Has the tables know which paths are up: bonds first, then groups and flows, then controllers.

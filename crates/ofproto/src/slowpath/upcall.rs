@@ -109,6 +109,7 @@ impl Upcall for Switch {
             &Punt::Bfd { bridge, port } => self.receive_bfd((BridgeId(bridge), OfPort(port)), packet.data()),
             &Punt::Cfm { bridge, port } => self.receive_cfm((BridgeId(bridge), OfPort(port)), packet.data()),
             &Punt::Bpdu { bridge, port } => self.receive_bpdu(BridgeId(bridge), OfPort(port), packet.data()),
+            &Punt::Lldp { bridge, port } => self.receive_lldp((BridgeId(bridge), OfPort(port)), packet.data()),
             &Punt::Neighbour { bridge } => self.listen(packet, BridgeId(bridge), now),
         }
     }

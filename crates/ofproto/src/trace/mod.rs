@@ -174,6 +174,7 @@ fn taken_by(action: &DpAction) -> Option<&'static str> {
         Punt::Bpdu { .. } => Some("STP"),
         Punt::Cfm { .. } => Some("CFM"),
         Punt::Lacp { .. } => Some("LACP"),
+        Punt::Lldp { .. } => Some("LLDP"),
         _ => None,
     }
 }

@@ -8,19 +8,21 @@ use packet::flow::frag;
 use packet::wire::{ethertype, ip_proto};
 use protocols::bfd::control::PORT as BFD_PORT;
 use protocols::cfm::ccm::ETHERTYPE as CFM;
+use protocols::lldp::pdu::ETHERTYPE as LLDP;
 
 use super::Ctx;
 use crate::model::forwarding::PortState;
 
 impl Ctx<'_, '_> {
     /// Has a frame that came in by a port handled by the switch itself, where it is of a protocol that is spoken by the port. As in OVS, CFM
-    /// comes before BFD, that before LACP, and spanning trees last.
+    /// comes before BFD, that before LACP, then spanning trees, and LLDP last.
     pub(super) fn is_taken_by_protocol(&mut self, port: &PortState) -> bool {
         self.error.is_none()
             && (self.is_taken_by_cfm(port)
                 || self.is_taken_by_bfd(port)
                 || self.is_taken_by_lacp(port)
-                || self.is_taken_by_spanning_tree(port))
+                || self.is_taken_by_spanning_tree(port)
+                || self.is_taken_by_lldp(port))
     }
 
     fn is_taken_by_cfm(&mut self, port: &PortState) -> bool {
@@ -68,6 +70,18 @@ impl Ctx<'_, '_> {
         self.take(
             Punt::Bfd { bridge: self.bridge.id.0, port: port.port.0 },
             "BFD is spoken by this port, which takes the packet",
+        )
+    }
+
+    /// As in OVS, whatever address the frame is to.
+    fn is_taken_by_lldp(&mut self, port: &PortState) -> bool {
+        // The type is matched by all flows.
+        if !port.lldp || self.flow.common().dl_type.get() != LLDP {
+            return false;
+        }
+        self.take(
+            Punt::Lldp { bridge: self.bridge.id.0, port: port.port.0 },
+            "LLDP is spoken by this port, which takes the frame",
         )
     }
 

@@ -236,6 +236,8 @@ pub struct BridgeSettings {
     pub tables: BTreeMap<TableId, TableSettings>,
     /// NORMAL forwards frames to the addresses that bridges keep for themselves (`forward-bpdu`).
     pub forward_bpdu: bool,
+    /// What its ports say of it by LLDP (`auto_attach`).
+    pub auto_attach: AutoAttach,
     /// What keeps loops from forwarding (`stp_enable`, `rstp_enable`).
     pub spanning_tree: SpanningTree,
     /// Copies of packets (`mirrors`).
@@ -289,11 +291,23 @@ impl Default for BridgeSettings {
             in_band_queue: None,
             tables: BTreeMap::new(),
             forward_bpdu: false,
+            auto_attach: AutoAttach::default(),
             spanning_tree: SpanningTree::default(),
             mirrors: Vec::new(),
             export: BridgeExport::default(),
         }
     }
+}
+
+/// What the ports of a bridge say of it by LLDP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AutoAttach {
+    /// Its name in the network (`system_name`).
+    pub system_name: String,
+    /// What it is (`system_description`); Weir's name and version where empty.
+    pub system_description: String,
+    /// VLAN by I-SID (`mappings`).
+    pub mappings: BTreeMap<u32, u16>,
 }
 
 /// What keeps the loops of a bridge from forwarding.
@@ -471,6 +485,8 @@ pub struct Interface {
     pub bfd: BTreeMap<String, String>,
     /// Its maintenance point.
     pub cfm: Cfm,
+    /// LLDP is spoken by it (`lldp:enable`).
+    pub lldp: bool,
 }
 
 fn qos_fields<S: serde::Serializer>(qos: &Option<Qos>, serializer: S) -> Result<S::Ok, S::Error> {

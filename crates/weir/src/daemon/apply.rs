@@ -13,6 +13,7 @@ use ofproto::{
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::{Qos, registry};
+use protocols::lldp;
 use tls::Tls;
 use tokio::sync::watch;
 use tunnel::config::{Config, Kind, text_of};
@@ -24,8 +25,8 @@ use super::openflow::SocketRequests;
 use crate::config::Workers;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
-    self, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags, SpanningTree,
-    VlanMode, Vlans,
+    self, AutoAttach, BridgeSettings, Datapath, FailMode, FlowText, Interface, LocalKind, Port, PriorityTags,
+    SpanningTree, VlanMode, Vlans,
 };
 use crate::config::http::Http;
 use crate::config::policing::Policing;
@@ -402,6 +403,7 @@ impl LiveSwitch {
             logical: Some(port_name.to_owned()),
             lacp: interface.lacp.clone(),
             path_checks: path_checks(interface),
+            lldp: interface.lldp,
             spanning_tree: spanning_tree(wanted, interface),
             mcast_snooping: interface.mcast_snooping,
             vlan: port_vlan(&wanted.vlans),
@@ -525,6 +527,7 @@ impl LiveSwitch {
         bridge.set_queue_dscp(info.port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
         bridge.set_member_lacp(info.port, interface.lacp.clone());
         bridge.set_path_checks(info.port, path_checks(interface));
+        bridge.set_lldp(info.port, interface.lldp);
         bridge.set_port_multicast(info.port, interface.mcast_snooping).map_err(|e| e.to_string())?;
         if interface.kind == "patch" {
             return self.set_patch(&bridge, info.port, name, interface);
@@ -644,6 +647,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
     config.forward_bpdu = settings.forward_bpdu;
     let SpanningTree { protocol, options } = settings.spanning_tree.clone();
     config.spanning_tree = SpanningTreeConfig { protocol, options };
+    config.auto_attach = Arc::new(auto_attach(&settings.auto_attach));
     config.datapath_type = match settings.local_kind {
         LocalKind::DummyInternal => ofproto::DatapathType::Dummy,
         LocalKind::Tap => ofproto::DatapathType::Netdev,
@@ -653,6 +657,14 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
     config.flood_vlans = settings.flood_vlans.clone();
     config.mcast_snooping = settings.mcast_snooping;
     config
+}
+
+/// What the ports of a bridge say of it by LLDP.
+fn auto_attach(settings: &AutoAttach) -> lldp::AutoAttach {
+    let AutoAttach { system_name, system_description, mappings } = settings.clone();
+    let default = || concat!("Weir ", env!("CARGO_PKG_VERSION")).to_owned();
+    let system_description = if system_description.is_empty() { default() } else { system_description };
+    lldp::AutoAttach { system_name, system_description, mappings }
 }
 
 fn bridge_mac(name: &str, settings: &BridgeSettings) -> ports::Mac {

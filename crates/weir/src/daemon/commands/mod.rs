@@ -11,6 +11,7 @@
 //! - `drops`: `weir/drops`
 //! - `dummy`: `netdev-dummy/...`
 //! - `multicast`: `mdb/...`
+//! - `lldp`: `autoattach/...`, `lldp/show`
 //! - `path_checks`: `bfd/...`, `cfm/...`
 //! - `bonds`: `bond/...`
 //! - `explain`: `weir/explain`
@@ -95,6 +96,7 @@ mod features;
 pub mod flows;
 pub mod implementations;
 mod ingress;
+mod lldp;
 pub mod metrics;
 mod multicast;
 mod neighbours;
@@ -175,6 +177,7 @@ static GROUPS: &[&[Command<Context>]] = &[
     COMMANDS,
     activity::COMMANDS,
     bonds::COMMANDS,
+    lldp::COMMANDS,
     path_checks::COMMANDS,
     spanning_tree::COMMANDS,
     datapaths::COMMANDS,

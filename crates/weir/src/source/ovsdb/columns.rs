@@ -80,6 +80,7 @@ pub const TABLES: &[TableColumns] = &[
     TableColumns {
         name: "Bridge",
         read: &[
+            "auto_attach",
             "controller",
             "datapath_type",
             "fail_mode",
@@ -98,7 +99,7 @@ pub const TABLES: &[TableColumns] = &[
             "stp_enable",
         ],
         written: &["datapath_id", "datapath_version", "rstp_status", "status"],
-        without_effect: &["auto_attach"],
+        without_effect: &[],
         keys: &[
             "controller-queue-size",
             "datapath-id",
@@ -183,6 +184,7 @@ pub const TABLES: &[TableColumns] = &[
             "ingress_policing_kpkts_burst",
             "ingress_policing_kpkts_rate",
             "ingress_policing_rate",
+            "lldp",
             "mac",
             "mtu_request",
             "name",
@@ -213,7 +215,7 @@ pub const TABLES: &[TableColumns] = &[
             "statistics",
             "status",
         ],
-        without_effect: &["lldp"],
+        without_effect: &[],
         keys: &[
             "cfm_ccm_pcp",
             "cfm_ccm_vlan",
@@ -282,6 +284,13 @@ pub const TABLES: &[TableColumns] = &[
         name: "Datapath",
         read: &["ct_zone_default_limit", "ct_zones"],
         written: &["capabilities"],
+        without_effect: &[],
+        keys: &[],
+    },
+    TableColumns {
+        name: "AutoAttach",
+        read: &["mappings", "system_description", "system_name"],
+        written: &[],
         without_effect: &[],
         keys: &[],
     },

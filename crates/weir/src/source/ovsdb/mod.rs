@@ -15,6 +15,7 @@
 //! - `flow_tables`: the table Flow_Table
 //! - `mirror`: the table Mirror
 //! - `multicast`: multicast snooping
+//! - `lldp`: LLDP and Auto Attach
 //! - `path_checks`: BFD and CFM
 //! - `spanning_tree`: STP and RSTP
 //! - [`read`]: from the rows to the desired state
@@ -41,6 +42,7 @@ mod export;
 pub mod files;
 mod flow_tables;
 pub mod fuzz;
+mod lldp;
 mod mirror;
 mod multicast;
 mod path_checks;

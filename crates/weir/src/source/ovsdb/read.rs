@@ -19,6 +19,7 @@ use super::conntrack;
 use super::export;
 use super::files::Files;
 use super::flow_tables;
+use super::lldp;
 use super::mirror;
 use super::multicast;
 use super::path_checks;
@@ -300,6 +301,9 @@ impl DatabaseState {
         };
         let mut bridge = Bridge { settings: self.settings(row, name), ..Bridge::default() };
         bridge.settings.local = false;
+        let (auto_attach, problems) = lldp::auto_attach(replica, row);
+        bridge.settings.auto_attach = auto_attach;
+        problems.into_iter().for_each(|problem| self.warn(format!("bridge {name}: {problem}")));
         let (tables, problems) = flow_tables::read(replica, row);
         bridge.settings.tables = tables;
         problems.into_iter().for_each(|problem| self.warn(format!("bridge {name}: {problem}")));
@@ -490,6 +494,7 @@ impl DatabaseState {
             lacp: bond::lacp_options(row),
             bfd: path_checks::bfd(row),
             cfm: path_checks::cfm(row),
+            lldp: lldp::is_on(row),
         })
     }
 

@@ -11,6 +11,7 @@ use ports::{dpdk, registry};
 
 use super::OVS_VERSION;
 use super::conntrack;
+use super::lldp;
 use super::path_checks;
 use super::read::DatabaseState;
 use super::spanning_tree;
@@ -120,6 +121,7 @@ impl Writer<'_> {
             let only = only.filter_map(|interface| ports.get(interface.string("name")?)).map(|info| info.port).next();
             let with_counters = self.extent == Extent::StatusAndStatistics;
             self.update(port, spanning_tree::port_columns(bridge.as_ref(), only, with_counters));
+            self.trunks(port);
             self.update(port, [("bond_active_slave", optional(active.map(|mac| format_mac(&mac))))]);
             let interfaces = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
             for interface in interfaces.collect::<Vec<_>>() {
@@ -140,6 +142,16 @@ impl Writer<'_> {
             let target = controller.string("target").and_then(|text| text.parse::<Target>().ok());
             let status = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, status)| status);
             self.controller(controller, status);
+        }
+    }
+
+    /// The VLANs that Auto Attach has a port carry.
+    fn trunks(&mut self, port: &Row) {
+        let Some(name) = port.string("name") else { return };
+        let changes = self.running.switch.trunk_changes(name);
+        if !changes.is_empty() {
+            let done = lldp::change_trunks(&mut self.out, port, &changes);
+            done.into_iter().for_each(|(vlan, is_carried)| self.running.switch.trunk_changed(name, vlan, is_carried));
         }
     }
 

@@ -21,6 +21,7 @@
 //! itself: it is read again on request.
 //!
 //! - `bond`: bonds and LACP
+//! - `lldp`: LLDP and Auto Attach
 //! - `path_checks`: BFD and CFM
 //! - `spanning_tree`: STP and RSTP
 //! - `reader`: typed values out of a document, with the line of each
@@ -54,6 +55,7 @@ use crate::flow_text;
 
 mod bond;
 mod export;
+mod lldp;
 mod path_checks;
 mod reader;
 pub mod settings;
@@ -364,7 +366,8 @@ fn read_bridge(name: &str, mut s: Section, agents: &Cell<u32>) -> Bridge {
     let mut count = agents.get();
     settings.export = export::read(&mut s, &mut count);
     agents.set(count);
-    let ports = s.named("port", read_port);
+    let mut ports = s.named("port", read_port);
+    lldp::attach(&settings.auto_attach, &mut ports);
     check_ofports(&s, &ports);
     let mut controllers = BTreeMap::new();
     for item in s.list("controllers") {
@@ -412,6 +415,7 @@ fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
             .map(|vlan| vlan as u16)
             .collect(),
         forward_bpdu: s.bool("forward-bpdu").unwrap_or(default.forward_bpdu),
+        auto_attach: lldp::read_bridge(s),
         spanning_tree: spanning_tree::read_bridge(s),
         mcast_snooping: read_multicast(s),
         ..default
@@ -539,6 +543,7 @@ fn read_interface(s: &mut Section) -> Interface {
         lacp: bond::read_member_lacp(s),
         bfd: path_checks::read_bfd(s),
         cfm: path_checks::read_cfm(s),
+        lldp: s.bool("lldp").unwrap_or(false),
     }
 }
 

@@ -144,6 +144,9 @@ pub const TABLES: &[Table] = &[
             "mac-table-size" "10 to 1000000" "8192" "Most learnt addresses.";
             "flood-vlans" "list of 0 to 4095" "[]" "VLANs in which no address is learnt, and every packet is flooded.";
             "forward-bpdu" BOOL "false" "Whether its rule NORMAL forwards frames to the addresses that bridges keep for themselves, as BPDUs are.";
+            "system-name" TEXT "" "The name that its ports say by LLDP; without, its own.";
+            "system-description" TEXT "" "The description that its ports say by LLDP; without, the name and version of this program.";
+            "isid-mappings" "a table" "{}" "Services that its ports which speak LLDP ask a server of Auto Attach for, and their VLANs: { 10000 = 100 }.";
             "spanning-tree" "\"off\", \"stp\" or \"rstp\"" "\"off\"" "Which protocol keeps loops from forwarding.";
             "spanning-tree-options" "a table" "{}" "Options of that, as in ovs-vswitchd.conf.db(5): { rstp-priority = 4096 }.";
             "mcast-snooping" BOOL "false" "Whether multicast goes only where hosts ask for it by IGMP or MLD.";
@@ -199,6 +202,7 @@ pub const TABLES: &[Table] = &[
             "bfd" "a table" "{}" "BFD on it: options of the column bfd, as in ovs-vswitchd.conf.db(5), such as { enable = true, min_rx = 100 }.";
             "cfm-mpid" "a number" "" "The identifier of its maintenance point of CFM: 1 to 8191, and any with cfm_extended; without, there is none.";
             "cfm" "a table" "{}" "Options of CFM: cfm_interval, cfm_extended, cfm_demand, cfm_opstate, cfm_ccm_vlan and cfm_ccm_pcp, as in ovs-vswitchd.conf.db(5).";
+            "lldp" BOOL "false" "Whether it speaks LLDP and Auto Attach.";
             "bond-mode" "\"active-backup\", \"balance-slb\" or \"balance-tcp\"" "\"active-backup\"" "How several interfaces share traffic.";
             "bond-primary" TEXT "" "The interface that is active in \"active-backup\" whenever it can be.";
             "bond-updelay-ms" "0 to 3600000" "0" "How long a carrier has to be there before its interface is used.";
@@ -240,6 +244,7 @@ pub const TABLES: &[Table] = &[
             "bfd" "a table" "{}" "BFD on it: options of the column bfd, as in ovs-vswitchd.conf.db(5), such as { enable = true, min_rx = 100 }.";
             "cfm-mpid" "a number" "" "The identifier of its maintenance point of CFM: 1 to 8191, and any with cfm_extended; without, there is none.";
             "cfm" "a table" "{}" "Options of CFM: cfm_interval, cfm_extended, cfm_demand, cfm_opstate, cfm_ccm_vlan and cfm_ccm_pcp, as in ovs-vswitchd.conf.db(5).";
+            "lldp" BOOL "false" "Whether it speaks LLDP and Auto Attach.";
         },
     },
     Table {
