@@ -144,8 +144,9 @@ def test_what_cannot_be_had_is_in_the_log(lab):
     assert "rate 12Kbit ceil 80Mbit" in classes(lab)["1:2"]
     # As if there were none.
     lab.ovs.vsctl("add-port", "br0", "tap7", "--", "set", "interface", "tap7", "type=tap", "--", "set", "port", "tap7", "qos=@q",
-                  "--", "--id=@q", "create", "qos", *HTB)
-    until(lambda: "tap7: QoS of type linux-htb has no effect on a port of type tap" in lab.ovs.log(), what="the reason")
+                  "--", "--id=@q", "create", "qos", "type=linux-sfq")
+    until(lambda: "tap7: QoS of type linux-sfq has no effect on a port of type tap, which has linux-htb, linux-hfsc" in lab.ovs.log(),
+          what="the reason")
 
 
 def test_many_queues_and_absurd_rates(lab):

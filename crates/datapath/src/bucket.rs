@@ -104,6 +104,22 @@ impl Bucket {
         }
     }
 
+    /// Takes the tokens of one packet, which take so long to flow in, if those of `most` are there. Returns whether they were.
+    #[inline(always)]
+    pub fn take_one(&self, needed: u64, most: u64, now: Time) -> bool {
+        let exceeded = self.exchange(now, |before, burst| {
+            let conforms = before.saturating_add(needed.min(most)) <= burst;
+            if conforms { (before.saturating_add(needed).min(burst + SKEW), 0) } else { (before, 1) }
+        });
+        exceeded == 0
+    }
+
+    /// Takes tokens whether they are there or not, which take so long to flow in: it may be in debt afterwards.
+    #[inline(always)]
+    pub fn charge(&self, needed: u64, now: Time) {
+        self.exchange(now, |before, burst| (before.saturating_add(needed).min(burst + SKEW), 0));
+    }
+
     /// Puts tokens back, which take so long to flow in.
     pub fn give_back(&self, time: u64) {
         self.full_at.fetch_sub(time, Ordering::Relaxed);

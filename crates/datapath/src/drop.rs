@@ -123,5 +123,6 @@ reasons! {
         PortDown "port_down" "The output port is administratively down, or is not to be sent to.";
         TooBig "too_big" "Longer than the output port's MTU and not to be segmented.";
         EgressPolicer "egress_policer" "The output port is sent more than its policer lets pass.";
+        QueueFull "queue_full" "The output port is sent more than its rate, and the queue in which the rest waits is full.";
     }
 }

@@ -15,7 +15,7 @@
 //! | [`stats`] | Statistics of workers, ports and flows |
 //! | [`mod@drop`] | Reasons to drop a packet, listed by stage |
 //! | [`account`] | The sum of all packets: received, made, sent, dropped |
-//! | [`meter`], [`policer`], [`trtcm`] | Limits of rates: of what flows send to a meter, and of what a port receives and sends |
+//! | [`meter`], [`policer`], [`trtcm`], [`shaper`] | Limits of rates: of what flows send to a meter, and of what a port receives and sends |
 //! | [`text`] | The text form of datapath flows, as `dpctl/dump-flows` has it |
 //! | `worker` | A worker: its turn, mailbox, receive queues, fairness and idle policy |
 //! | [`pipeline`] | The stages of a packet's way through a worker, and the metadata of a batch |
@@ -46,6 +46,7 @@ pub mod perf;
 pub mod pipeline;
 pub mod policer;
 mod port_no;
+pub mod shaper;
 mod slowpath;
 pub mod stats;
 pub mod sync;
@@ -74,6 +75,7 @@ pub use drop::{DropReason, DropStage};
 pub use error::Error;
 pub use meter::Meter;
 pub use policer::{EgressLimits, EgressPolicer, Policer, PolicerLimits, RateLimit};
+pub use shaper::{QueueRates, Shaper, ShaperLimits};
 pub use stats::{Drops, RxAssignment, Stats, Usage, WorkerStats};
 pub use topology::Topology;
 pub use trtcm::{TrtcmLimits, TrtcmPolicer, TrtcmRates};

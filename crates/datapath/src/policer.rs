@@ -1,5 +1,5 @@
 //! Policers: what a port may receive, or send, per second; what is more is dropped. All workers share a port's policers,
-//! without a lock.
+//! without a lock. What a port is sent may be limited by a shaper instead ([`shaper`](crate::shaper)), with which packets wait.
 //!
 //! A policer limits bits, packets, or both. A packet that one of the two refuses takes nothing from the other. A packet that is
 //! longer than a frame of Ethernet, as one that a device will cut into segments, passes when there is room for such a frame, and
@@ -12,6 +12,7 @@ use ports::QosState;
 use ports::qos::Settings;
 
 use crate::bucket::{Bucket, FULL_FRAME, SECOND};
+use crate::shaper::{Shaper, ShaperLimits};
 use crate::trtcm::{TrtcmLimits, TrtcmPolicer};
 
 /// A rate, and how much may come at once.
@@ -51,15 +52,19 @@ pub enum EgressLimits {
     OneRate(PolicerLimits),
     /// Two rates, by queue and as a whole.
     TwoRates(TrtcmLimits),
+    /// Rates of queues, in which packets wait.
+    Shaper(ShaperLimits),
 }
 
-/// The policer of what a port is sent.
+/// What limits that which a port is sent, with its buckets.
 #[derive(Debug)]
 pub enum EgressPolicer {
     /// Of one rate.
     OneRate(Policer),
     /// Of two rates.
     TwoRates(TrtcmPolicer),
+    /// Queues in which packets wait. Each worker has a backlog of its own.
+    Shaper(Shaper),
 }
 
 impl EgressPolicer {
@@ -79,15 +84,21 @@ impl EgressPolicer {
             (EgressLimits::TwoRates(limits), Some(EgressPolicer::TwoRates(same))) if *same.limits() == limits => {
                 return before;
             }
+            (EgressLimits::Shaper(limits), Some(EgressPolicer::Shaper(same))) if *same.limits() == limits => {
+                return before;
+            }
             (EgressLimits::Nothing, _) => return None,
             (EgressLimits::OneRate(limits), _) if limits.is_empty() => return None,
             (EgressLimits::OneRate(limits), _) => EgressPolicer::OneRate(Policer::new(limits, now)),
             (EgressLimits::TwoRates(limits), before) => {
                 let before = before.and_then(|before| match before {
                     EgressPolicer::TwoRates(policer) => Some(policer),
-                    EgressPolicer::OneRate(_) => None,
+                    _ => None,
                 });
                 EgressPolicer::TwoRates(TrtcmPolicer::new(limits, before, now))
+            }
+            (EgressLimits::Shaper(limits), before) => {
+                EgressPolicer::Shaper(Shaper::new(limits, before.and_then(EgressPolicer::shaper), now))
             }
         };
         Some(Arc::new(made))
@@ -104,14 +115,24 @@ impl EgressPolicer {
                 QosState { kind, settings: settings.unwrap_or_default(), queues: Vec::new() }
             }
             EgressPolicer::TwoRates(policer) => policer.state(now),
+            EgressPolicer::Shaper(shaper) => shaper.state(now),
         }
     }
 
-    /// The packets that are too much, as a set: bit `i` stands for `packets[i]`. At most 32 packets.
+    /// The packets that are too much, as a set: bit `i` stands for `packets[i]`. At most 32 packets. A shaper refuses none here.
     pub fn refused(&self, packets: &[Packet], now: Time) -> u32 {
         match self {
             EgressPolicer::OneRate(policer) => policer.refused(packets, now),
             EgressPolicer::TwoRates(policer) => policer.refused(packets, now),
+            EgressPolicer::Shaper(_) => 0,
+        }
+    }
+
+    /// The shaper, where it is one.
+    pub(crate) fn shaper(&self) -> Option<&Shaper> {
+        match self {
+            EgressPolicer::Shaper(shaper) => Some(shaper),
+            _ => None,
         }
     }
 }

@@ -159,11 +159,12 @@ impl Datapath {
             return None;
         }
         let drops = dp_port.read_drops();
-        Some([DropReason::IngressPolicer, DropReason::EgressPolicer].map(|reason| drops.0[reason as usize]))
+        let of = |reason: DropReason| drops.0[reason as usize];
+        Some([of(DropReason::IngressPolicer), of(DropReason::EgressPolicer) + of(DropReason::QueueFull)])
     }
 
     /// Takes a port away. When this returns, no worker uses it: its queues are closed, packets that
-    /// waited for transmission are sent, and flows for packets from it are removed and returned. Flows
+    /// waited for transmission are sent, but not those that waited for a shaper, and flows for packets from it are removed and returned. Flows
     /// that send to it drop with `NoSuchPort` until the caller changes them. No packet of another port
     /// is lost. Not to be called from an upcall.
     pub fn remove_port(&self, port: PortNo) -> Result<Vec<RemovedFlow>, Error> {

@@ -8,6 +8,9 @@
 //! - packets that wait for a port are transmitted before the port or its queue is removed, and before the interval
 //!   changes;
 //! - while the clock is stopped (`time/stop`), it cannot say when a packet is due, and no packet waits.
+//!
+//! Where a port has a shaper, what would be transmitted goes to the queues of the port's backlog, and leaves from there as the shaper lets it, in this
+//! turn or in a later one. A worker stays awake as long as a backlog has packets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,7 @@ use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::policer::{EgressPolicer, take};
+use crate::shaper::backlog::Backlog;
 use crate::sync::counters::WorkerCounters;
 use crate::tap::{Ports, Taps, WorkerTap};
 
@@ -39,6 +43,8 @@ pub struct Outputs {
     waiting: Vec<PortNo>,
     /// Ports whose queues need housekeeping. Those of sockets do not, and there may be a thousand of them.
     housekept: Vec<PortNo>,
+    /// Ports with a backlog.
+    shaped: Vec<PortNo>,
     /// The flush interval: how long a packet may wait. Zero: until the end of the batch.
     interval: Duration,
     /// How long the last turn took. Zero: the clock is stopped.
@@ -61,13 +67,25 @@ pub struct Outputs {
 }
 
 struct OutputPort {
-    port: Arc<DpPort>,
-    /// Limits what is sent.
-    policer: Option<Arc<EgressPolicer>>,
-    queue: Queue,
+    outlet: Outlet,
     batch: Batch,
     /// When the first packet of `batch` was added.
     since: Time,
+}
+
+/// How packets get to a port.
+struct Outlet {
+    port: Arc<DpPort>,
+    /// Limits what is sent.
+    policer: Option<Arc<EgressPolicer>>,
+    /// What waits for its rate, where the port has a shaper.
+    backlog: Option<Box<Backlog>>,
+    queue: Queue,
+}
+
+/// A backlog for packets that are held back by a shaper; `None` where there is none.
+fn backlog(policer: &Option<Arc<EgressPolicer>>) -> Option<Box<Backlog>> {
+    policer.as_deref().and_then(EgressPolicer::shaper).map(|shaper| Box::new(Backlog::new(shaper)))
 }
 
 impl Outputs {
@@ -78,6 +96,7 @@ impl Outputs {
             ports: Vec::new(),
             waiting: Vec::new(),
             housekept: Vec::new(),
+            shaped: Vec::new(),
             interval,
             turn,
             worker,
@@ -110,7 +129,13 @@ impl Outputs {
 
     /// Whether packets wait that are due so soon that the worker stays awake.
     pub fn is_due_soon(&self) -> bool {
-        !self.waiting.is_empty() && self.interval <= LONGEST_WAIT_AWAKE
+        !self.waiting.is_empty() && self.interval <= LONGEST_WAIT_AWAKE || self.has_backlog()
+    }
+
+    /// Whether packets wait for the rate of a port.
+    pub fn has_backlog(&self) -> bool {
+        let of_port = |port: &PortNo| self.ports.get(port.0 as usize)?.as_ref()?.outlet.backlog.as_ref();
+        self.shaped.iter().filter_map(of_port).any(|backlog| !backlog.is_empty())
     }
 
     /// Adds a port. Nothing can be sent to where packets come out of tunnels: for whoever sends, it is not there.
@@ -127,22 +152,56 @@ impl Outputs {
             self.housekept.push(port.no);
         }
         let policer = port.policers().egress;
-        self.ports[at] = Some(Box::new(OutputPort { port, policer, queue, batch: Batch::new(), since: Time(0) }));
+        let backlog = backlog(&policer);
+        if backlog.is_some() {
+            self.shaped.push(port.no);
+        }
+        self.ports[at] = Some(Box::new(OutputPort {
+            outlet: Outlet { port, policer, backlog, queue },
+            batch: Batch::new(),
+            since: Time(0),
+        }));
     }
 
-    /// Changes what limits that which is sent to a port.
-    pub fn set_policer(&mut self, port: PortNo, policer: Option<Arc<EgressPolicer>>) {
-        if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
-            output.policer = policer;
+    /// Changes what limits that which is sent to a port. What waits for its rate then waits for another one, or is transmitted.
+    pub fn set_policer(&mut self, port: PortNo, policer: Option<Arc<EgressPolicer>>, now: Time) {
+        let Some(Some(output)) = self.ports.get_mut(port.0 as usize) else { return };
+        if output.outlet.policer.as_ref().map(Arc::as_ptr) == policer.as_ref().map(Arc::as_ptr) {
+            return;
+        }
+        let before = std::mem::replace(&mut output.outlet.backlog, backlog(&policer));
+        output.outlet.policer = policer;
+        self.shaped.retain(|&p| p != port);
+        if output.outlet.backlog.is_some() {
+            self.shaped.push(port);
+        }
+        if let Some(mut before) = before {
+            let mut batch = Batch::new();
+            while {
+                before.drain(&mut batch);
+                !batch.is_empty()
+            } {
+                send_limited(
+                    (&self.taps, &self.perf),
+                    &mut output.outlet,
+                    &mut batch,
+                    now,
+                    &self.counters,
+                    self.worker,
+                );
+            }
         }
     }
 
-    /// Transmits what waits for a port, and removes the port. Returns its queue.
+    /// Transmits what waits for a port, and removes the port. What waits for its rate is dropped. Returns its queue.
     pub fn remove(&mut self, port: PortNo, now: Time) -> Option<Queue> {
         self.flush_port(port, now);
         self.waiting.retain(|&p| p != port);
         self.housekept.retain(|&p| p != port);
-        self.ports.get_mut(port.0 as usize)?.take().map(|output| output.queue)
+        self.shaped.retain(|&p| p != port);
+        let mut output = self.ports.get_mut(port.0 as usize)?.take()?;
+        drop_backlog(&self.taps, &mut output.outlet, now, &self.counters, self.worker);
+        Some(output.outlet.queue)
     }
 
     /// Makes the queue to a port a shared one, and returns it for another worker.
@@ -172,22 +231,26 @@ impl Outputs {
     fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
         let Some(entry) = self.ports.get_mut(port.0 as usize) else { return };
         if let Some(output) = entry.take() {
-            let OutputPort { port, policer, queue, batch, since } = *output;
-            *entry = Some(Box::new(OutputPort { port, policer, queue: change(queue), batch, since }));
+            let OutputPort { outlet: Outlet { port, policer, backlog, queue }, batch, since } = *output;
+            let outlet = Outlet { port, policer, backlog, queue: change(queue) };
+            *entry = Some(Box::new(OutputPort { outlet, batch, since }));
         }
     }
 
-    /// Transmits everything and returns all queues, as the worker ends.
+    /// Transmits everything and returns all queues, as the worker ends. What waits for a rate does so no longer.
     pub fn dismantle(&mut self, now: Time) -> Vec<(PortNo, Queue)> {
         self.flush(now);
         self.housekept.clear();
-        self.ports.drain(..).flatten().map(|output| (output.port.no, output.queue)).collect()
+        for port in std::mem::take(&mut self.shaped) {
+            self.set_policer(port, None, now);
+        }
+        self.ports.drain(..).flatten().map(|output| (output.outlet.port.no, output.outlet.queue)).collect()
     }
 
     /// The port with this number.
     #[inline(always)]
     pub fn port(&self, port: PortNo) -> Option<&Arc<DpPort>> {
-        Some(&self.ports.get(port.0 as usize)?.as_ref()?.port)
+        Some(&self.ports.get(port.0 as usize)?.as_ref()?.outlet.port)
     }
 
     /// The MTU of a port. Where there is no such port, nothing is too long for it.
@@ -219,10 +282,10 @@ impl Outputs {
         let Some(Some(output)) = self.ports.get_mut(port.0 as usize) else {
             return self.push_to_bond(port, packet, in_port, now);
         };
-        if packet.len() > output.port.max_frame() && is_too_big(&packet, output.port.max_frame()) {
+        if packet.len() > output.outlet.port.max_frame() && is_too_big(&packet, output.outlet.port.max_frame()) {
             return self.retire_one(packet, DropReason::TooBig, port);
         }
-        if !output.port.is_up() {
+        if !output.outlet.port.is_up() {
             return self.retire_one(packet, DropReason::PortDown, port);
         }
         if output.batch.is_empty() {
@@ -231,7 +294,7 @@ impl Outputs {
         }
         output.batch.push(packet);
         if output.batch.is_full() {
-            send((&self.taps, &self.perf), output, now, &self.counters, self.worker);
+            send((&self.taps, &self.perf), &mut output.outlet, &mut output.batch, now, &self.counters, self.worker);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
         }
@@ -270,7 +333,7 @@ impl Outputs {
         let Some(Some(output)) = self.ports.get_mut(port.0 as usize).filter(|_| up) else {
             return self.push_all_to_bond(port, packets, in_port, now);
         };
-        let max_frame = output.port.max_frame();
+        let max_frame = output.outlet.port.max_frame();
         let waited = !output.batch.is_empty();
         if !waited {
             output.since = now;
@@ -284,7 +347,7 @@ impl Outputs {
             }
             output.batch.push(packet);
             if output.batch.is_full() {
-                send((&self.taps, &self.perf), output, now, &self.counters, self.worker);
+                send((&self.taps, &self.perf), &mut output.outlet, &mut output.batch, now, &self.counters, self.worker);
                 output.since = now;
                 self.sent_lately = true;
             }
@@ -305,14 +368,14 @@ impl Outputs {
     #[inline(always)]
     pub fn push_batch(&mut self, port: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
-            && output.port.is_up()
-            && longest as usize <= output.port.max_frame()
+            && output.outlet.port.is_up()
+            && longest as usize <= output.outlet.port.max_frame()
             && output.batch.is_empty()
             && self.interval.is_zero()
-            && output.policer.is_none()
+            && output.outlet.policer.is_none()
         {
             show_sent(&self.taps, batch, port, now);
-            transmit(&mut output.queue, batch, &self.counters, &self.perf, now);
+            transmit(&mut output.outlet.queue, batch, &self.counters, &self.perf, now);
             self.sent_lately = true;
             return;
         }
@@ -322,13 +385,27 @@ impl Outputs {
     /// At the end of a batch: transmits what may not wait longer.
     #[inline]
     pub fn end_of_batch(&mut self, now: Time) {
+        if !self.shaped.is_empty() {
+            self.release_backlogs(now);
+        }
         if self.waiting.is_empty() {
             return;
         }
         if self.interval.is_zero() || self.clock_is_stopped() { self.flush(now) } else { self.flush_due(now) }
     }
 
-    /// Transmits everything.
+    /// Transmits what has waited for its rate and may leave now.
+    #[cold]
+    fn release_backlogs(&mut self, now: Time) {
+        for &port in &self.shaped {
+            if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
+                release_backlog((&self.taps, &self.perf), &mut output.outlet, now, &self.counters, self.worker);
+                self.sent_lately = true;
+            }
+        }
+    }
+
+    /// Transmits everything but what waits for its rate.
     pub fn flush(&mut self, now: Time) {
         while let Some(port) = self.waiting.pop() {
             self.flush_port(port, now);
@@ -354,7 +431,7 @@ impl Outputs {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
             && !output.batch.is_empty()
         {
-            send((&self.taps, &self.perf), output, now, &self.counters, self.worker);
+            send((&self.taps, &self.perf), &mut output.outlet, &mut output.batch, now, &self.counters, self.worker);
             self.sent_lately = true;
         }
     }
@@ -364,7 +441,7 @@ impl Outputs {
         self.sent_lately = false;
         for port in &self.housekept {
             if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
-                output.queue.housekeep(now);
+                output.outlet.queue.housekeep(now);
             }
         }
     }
@@ -421,45 +498,107 @@ fn show_sent(taps: &Option<Box<Taps>>, batch: &Batch, port: PortNo, now: Time) {
     }
 }
 
-/// Transmits what waits for a port, as far as its policer lets it.
+/// Who looks at packets, and who measures.
+type Observers<'a> = (&'a Option<Box<Taps>>, &'a Option<Arc<PerfMetrics>>);
+
+/// Transmits what waits for a port, as far as what limits it lets it.
 #[inline]
 fn send(
-    (taps, perf): (&Option<Box<Taps>>, &Option<Arc<PerfMetrics>>),
-    output: &mut OutputPort,
+    observers: Observers,
+    outlet: &mut Outlet,
+    batch: &mut Batch,
     now: Time,
     counters: &WorkerCounters,
     worker: usize,
 ) {
-    if let Some(policer) = &output.policer {
-        let refused = policer.refused(&output.batch, now);
-        if refused != 0 {
-            refuse(taps, output, refused, now, counters, worker);
-            if output.batch.is_empty() {
-                return;
-            }
-        }
+    if outlet.policer.is_some() {
+        return send_limited(observers, outlet, batch, now, counters, worker);
     }
-    show_sent(taps, &output.batch, output.port.no, now);
-    transmit(&mut output.queue, &mut output.batch, counters, perf, now);
+    show_sent(observers.0, batch, outlet.port.no, now);
+    transmit(&mut outlet.queue, batch, counters, observers.1, now);
 }
 
-/// Drops what is too much for the policer of a port. By now it is not known any more which flow sent it.
+/// Transmits a batch to a port that may have a limit, as far as that lets it. The batch is empty afterwards.
 #[cold]
-fn refuse(
-    taps: &Option<Box<Taps>>,
-    output: &mut OutputPort,
-    refused: u32,
+fn send_limited(
+    observers: Observers,
+    outlet: &mut Outlet,
+    batch: &mut Batch,
     now: Time,
     counters: &WorkerCounters,
     worker: usize,
 ) {
-    let mut batch = take(&mut output.batch, refused);
-    if let Some(taps) = taps {
-        taps.show_dropped(&batch, DropReason::EgressPolicer, output.port.no, FlowRef::NONE, now);
+    let shaper = outlet.policer.as_deref().and_then(EgressPolicer::shaper);
+    if let Some((shaper, backlog)) = shaper.zip(outlet.backlog.as_deref_mut()) {
+        backlog.add(shaper, batch);
+        refuse(observers.0, outlet, batch, DropReason::QueueFull, now, counters, worker);
+        return release_backlog(observers, outlet, now, counters, worker);
     }
-    counters.drops.add(DropReason::EgressPolicer, batch.len() as u64);
-    output.port.drops[worker].add(DropReason::EgressPolicer, batch.len() as u64);
-    packet::buffer::release(&mut batch);
+    if let Some(policer) = &outlet.policer {
+        let refused = policer.refused(batch, now);
+        if refused != 0 {
+            let mut refused = take(batch, refused);
+            refuse(observers.0, outlet, &mut refused, DropReason::EgressPolicer, now, counters, worker);
+        }
+    }
+    if !batch.is_empty() {
+        show_sent(observers.0, batch, outlet.port.no, now);
+        transmit(&mut outlet.queue, batch, counters, observers.1, now);
+    }
+}
+
+/// Transmits what may leave a backlog now.
+fn release_backlog(observers: Observers, outlet: &mut Outlet, now: Time, counters: &WorkerCounters, worker: usize) {
+    let Outlet { policer, backlog: Some(backlog), .. } = outlet else { return };
+    let Some(shaper) = policer.as_deref().and_then(EgressPolicer::shaper).filter(|_| !backlog.is_empty()) else {
+        return;
+    };
+    if !outlet.port.is_up() {
+        return drop_backlog(observers.0, outlet, now, counters, worker);
+    }
+    let (mut batch, mut are_more) = (Batch::new(), true);
+    while are_more {
+        backlog.release(shaper, now, &mut batch);
+        are_more = batch.is_full();
+        if !batch.is_empty() {
+            show_sent(observers.0, &batch, outlet.port.no, now);
+            transmit(&mut outlet.queue, &mut batch, counters, observers.1, now);
+        }
+    }
+}
+
+/// Drops what waits for the rate of a port that it cannot be sent to any more.
+#[cold]
+fn drop_backlog(taps: &Option<Box<Taps>>, outlet: &mut Outlet, now: Time, counters: &WorkerCounters, worker: usize) {
+    let mut batch = Batch::new();
+    while let Some(backlog) = &mut outlet.backlog {
+        backlog.drain(&mut batch);
+        if batch.is_empty() {
+            return;
+        }
+        refuse(taps, outlet, &mut batch, DropReason::PortDown, now, counters, worker);
+    }
+}
+
+/// Drops packets at a port. By now it is not known any more which flow sent them.
+fn refuse(
+    taps: &Option<Box<Taps>>,
+    outlet: &Outlet,
+    batch: &mut Batch,
+    reason: DropReason,
+    now: Time,
+    counters: &WorkerCounters,
+    worker: usize,
+) {
+    if batch.is_empty() {
+        return;
+    }
+    if let Some(taps) = taps {
+        taps.show_dropped(batch, reason, outlet.port.no, FlowRef::NONE, now);
+    }
+    counters.drops.add(reason, batch.len() as u64);
+    outlet.port.drops[worker].add(reason, batch.len() as u64);
+    packet::buffer::release(batch);
 }
 
 #[inline]

@@ -79,7 +79,7 @@ impl Worker {
                     for rx in self.rx.iter_mut().filter(|rx| rx.port.no == port) {
                         rx.ingress = with_policer(rx.ingress.take(), policers.ingress.clone());
                     }
-                    self.executor.outputs.set_policer(port, policers.egress);
+                    self.executor.outputs.set_policer(port, policers.egress, self.executor.now);
                 }
                 Command::SetHandlers(serving) => self.executor.misses.set_handlers(serving),
                 Command::Execute { packet, metadata, program, injection } => {

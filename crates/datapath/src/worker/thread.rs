@@ -49,6 +49,8 @@ impl Worker {
             polled.then_some(self.max_sleep),
             due.map(|due| due.since(self.executor.now)),
             sent_lately.then_some(HOUSEKEEP),
+            // The clock is stopped: it may be set forward.
+            self.executor.outputs.has_backlog().then_some(HOUSEKEEP),
         ];
         let timeout = limits.into_iter().flatten().min();
 

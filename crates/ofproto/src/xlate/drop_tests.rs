@@ -1,9 +1,10 @@
 //! Every reason to drop a packet is raised by one, and counted once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datapath::pipeline::ingress::{Filter, Ingress};
-use datapath::{Config, DropReason, EgressLimits, PolicerLimits, Punt, RateLimit, SflowPunt};
+use datapath::{Config, DropReason, EgressLimits, PolicerLimits, Punt, RateLimit, SflowPunt, ShaperLimits};
 use openflow::meter::{Band, BandKind, MeterCommand, MeterFlags};
 use openflow::text::parse_flow_mod;
 use openflow::{
@@ -359,6 +360,19 @@ fn raise(reason: DropReason) -> Bed {
             ends(bed, &udp())
         }
         DropReason::EgressPolicer => policed(PolicerLimits::default(), limited_to_one()),
+        DropReason::QueueFull => {
+            let bed = bed(&["actions=output:2"]);
+            let port = bed.bridge.port(OfPort(2)).unwrap().dp_port.unwrap();
+            let limit = |limits| bed.datapath.set_policers(port, PolicerLimits::default(), limits).unwrap();
+            limit(EgressLimits::Shaper(ShaperLimits { kind: "linux-htb", max: 1, queues: BTreeMap::new() }));
+            for _ in 0..1100 {
+                assert!(bed.devices[0].inject(&udp()));
+                bed.poll();
+            }
+            // What waits leaves with the limit.
+            limit(EgressLimits::Nothing);
+            bed
+        }
         DropReason::TooBig => ends(bed(&["actions=output:2"]), &[2; 2000]),
     }
 }

@@ -280,7 +280,7 @@ impl Port for AfPacket {
     }
 
     fn qos_types(&self) -> &'static [&'static str] {
-        qdisc::TYPES
+        if self.qdisc_bypass { &[] } else { qdisc::TYPES }
     }
 
     fn set_qos(&self, qos: Option<&Qos>) -> Result<(), Error> {

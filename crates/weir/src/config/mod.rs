@@ -16,6 +16,7 @@ pub mod error;
 pub mod http;
 pub mod origins;
 pub mod policing;
+pub mod shaping;
 pub mod target;
 
 pub use desired::{Bridge, Desired, FailMode, Interface, Port, VlanMode, Vlans, Workers};

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datapath::PortNo;
+use datapath::{EgressLimits, PortNo, ShaperLimits};
 use ofproto::{
     BridgeConfig, Device, LacpConfig, PathCheckConfig, PortSpec, PortVlan, SpanningTreeConfig, SpanningTreePort,
     TunnelPort,
@@ -30,6 +30,7 @@ use crate::config::desired::{
 };
 use crate::config::http::Http;
 use crate::config::policing::Policing;
+use crate::config::shaping;
 use crate::flow_text;
 use crate::reconfigure::{Apply, Numbers, ReconfigureStep};
 
@@ -355,7 +356,8 @@ impl LiveSwitch {
         bridge.replace_device(lost.port, device, number).map_err(|e| e.to_string())?;
         self.push_filter_down(&lost.name);
         let policing = wanted.map_or(&running.settings.local_policing, |wanted| &wanted.policing);
-        self.set_policing_of_new(&bridge, lost.port, policing)?;
+        let qos = wanted.and_then(|wanted| wanted.qos.as_ref());
+        self.set_policing_of_new(&bridge, lost.port, policing, qos)?;
         set_qos_of_new(&bridge, lost.port, wanted);
         wanted.map_or(Ok(()), |wanted| self.set_queues_of_new(&bridge, lost.port, wanted))
     }
@@ -417,7 +419,7 @@ impl LiveSwitch {
         }
         self.push_filter_down(name);
         bridge.set_queue_dscp(port, interface.queue_dscp.clone()).map_err(|e| e.to_string())?;
-        self.set_policing_of_new(&bridge, port, &interface.policing)?;
+        self.set_policing_of_new(&bridge, port, &interface.policing, interface.qos.as_ref())?;
         set_qos_of_new(&bridge, port, Some(interface));
         self.set_queues_of_new(&bridge, port, interface)
     }
@@ -454,17 +456,26 @@ impl LiveSwitch {
 
     fn set_local_policing(&self, bridge: &str, policing: &Policing) -> StepResult {
         let local = self.bridge(bridge)?.port(OfPort::LOCAL).and_then(|info| info.dp_port);
-        local.map_or(Ok(()), |local| self.set_policing(local, policing))
+        local.map_or(Ok(()), |local| self.set_policing(local, policing, None))
     }
 
     /// Limits a port whose device is a new one.
-    fn set_policing_of_new(&self, bridge: &ofproto::Bridge, port: OfPort, policing: &Policing) -> StepResult {
-        let number = bridge.port(port).and_then(|info| info.dp_port).filter(|_| *policing != Policing::default());
-        number.map_or(Ok(()), |number| self.set_policing(number, policing))
+    fn set_policing_of_new(
+        &self,
+        bridge: &ofproto::Bridge,
+        port: OfPort,
+        policing: &Policing,
+        qos: Option<&Qos>,
+    ) -> StepResult {
+        let Some(info) = bridge.port(port) else { return Ok(()) };
+        let shaper = info.device.zip(qos).and_then(|(device, qos)| shaping::limits(&*device, qos));
+        let number = info.dp_port.filter(|_| *policing != Policing::default() || shaper.is_some());
+        number.map_or(Ok(()), |number| self.set_policing(number, policing, shaper))
     }
 
-    fn set_policing(&self, port: PortNo, policing: &Policing) -> StepResult {
+    fn set_policing(&self, port: PortNo, policing: &Policing, shaper: Option<ShaperLimits>) -> StepResult {
         let (ingress, egress) = (policing.ingress_limits(), policing.egress_limits());
+        let egress = shaper.map_or(egress, EgressLimits::Shaper);
         self.engine.datapath.set_policers(port, ingress, egress).map_err(|e| e.to_string())
     }
 
@@ -544,7 +555,8 @@ impl LiveSwitch {
         match info.dp_port {
             Some(port) => {
                 self.engine.datapath.refresh_port(port).map_err(|e| e.to_string())?;
-                self.set_policing(port, &interface.policing)?;
+                let shaper = interface.qos.as_ref().and_then(|qos| shaping::limits(&*device, qos));
+                self.set_policing(port, &interface.policing, shaper)?;
                 self.set_queues(port, interface)
             }
             None => Ok(()),
@@ -577,17 +589,18 @@ fn set_qos_of_new(bridge: &ofproto::Bridge, port: OfPort, wanted: Option<&Interf
     }
 }
 
-/// Has a port queue what it is sent. As in OVS, the port is there also where it cannot, and the log says so.
+/// Has a port queue what it is sent, unless the datapath does that. As in OVS, the port is there also where nobody can, and the log says so.
 fn set_qos(device: &dyn ports::Port, qos: Option<&Qos>) {
     let (name, types) = (device.name(), device.qos_types());
     let (can, other) = match qos {
+        Some(qos) if shaping::types(device).contains(&qos.kind.name) => (None, None),
         // It says that the port is to be left alone.
         Some(qos) if types.is_empty() && qos.kind.name == "linux-noop" => (None, None),
         Some(qos) if !types.contains(&qos.kind.name) => (None, Some(qos.kind.name)),
         qos => (qos, None),
     };
     if let Some(other) = other {
-        let known = if types.is_empty() { "none but egress-policer".to_owned() } else { types.join(", ") };
+        let known = [types, shaping::types(device)].concat().join(", ");
         tracing::warn!(
             "{name}: QoS of type {other} has no effect on a port of type {}, which has {known}",
             device.kind()

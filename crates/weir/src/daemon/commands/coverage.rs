@@ -230,6 +230,7 @@ fn drop_counter(reason: DropReason) -> &'static str {
         DropReason::PortDown => "datapath_drop_port_down",
         DropReason::TooBig => "datapath_drop_too_big",
         DropReason::EgressPolicer => "datapath_drop_egress_policer",
+        DropReason::QueueFull => "datapath_drop_queue_full",
         DropReason::TunnelPort => "datapath_drop_invalid_tnl_port",
         DropReason::TunnelRoute => "drop_action_tunnel_routing_failed",
         DropReason::TunnelBuild => "drop_action_tunnel_header_build_failed",

@@ -8,6 +8,7 @@ use ports::QosState;
 use ports::qos::QueueState;
 
 use super::Context;
+use crate::config::shaping;
 use crate::unixctl::Command;
 use crate::unixctl::command::Outcome;
 
@@ -26,7 +27,8 @@ fn find(context: &Context, interface: &str) -> Result<PortInfo, String> {
 fn types(context: &Context, args: &[String]) -> Outcome {
     let info = find(context, &args[0])?;
     let of_port = info.device.as_ref().map_or(&[][..], |device| device.qos_types());
-    let all = of_port.iter().chain(&[EgressPolicer::ONE_RATE, TrtcmPolicer::TYPE]);
+    let of_datapath = info.device.as_ref().map_or(&[][..], |device| shaping::types(&**device));
+    let all = of_port.iter().chain(of_datapath).chain(&[EgressPolicer::ONE_RATE, TrtcmPolicer::TYPE]);
     Ok(all.map(|name| format!("QoS type: {name}\n")).collect())
 }
 
