@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How well limits are kept: what passes a policer, or a queue of the kernel, against what it was told.
+"""How well limits are kept: what passes a policer, or a queue of the kernel or of the datapath, against what it was told.
 
-usage: rates.py [--weir BINARY] [--rates 1,10,...] [--seconds S] [--kinds ingress,egress,htb]
+usage: rates.py [--weir BINARY] [--rates 1,10,...] [--seconds S] [--kinds ingress,egress,htb,shaper]
 
 Two hosts in namespaces at a bridge, by veth pairs and AF_PACKET with offloads. For each kind of limit and each rate, in Mb/s:
 
@@ -9,7 +9,7 @@ Two hosts in namespaces at a bridge, by veth pairs and AF_PACKET with offloads. 
             sender does not reach the rate, the line says "sender"
     tcp     one connection: what it carries, as IP packets, by the limit
 
-A policer may pass the bytes of a second at once, of which the first second of each measurement (left out) takes what is there at
+The kind htb is a queue of the kernel's discipline, and shaper one of the datapath, for a port that sends past the kernel's. A policer may pass the bytes of a second at once, of which the first second of each measurement (left out) takes what is there at
 first. Needs root, iperf3, tc and Debian's openvswitch-common.
 """
 import argparse
@@ -47,6 +47,7 @@ def limit(lab, kind, rate):
         lab.ovs.vsctl("set", "port", b, "qos=@q", "--", "--id=@q", "create", "qos", "type=egress-policer",
                       f"other_config:cir={rate // 8}", f"other_config:cbs={rate // 8}")
     else:
+        lab.ovs.vsctl("set", "interface", b, f"options:qdisc-bypass={'true' if kind == 'shaper' else 'false'}")
         lab.ovs.vsctl("set", "port", b, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "queues:1=@one", "--",
                       "--id=@one", "create", "queue", f"other_config:max-rate={rate}")
 
@@ -76,7 +77,7 @@ def main():
     options.add_argument("--weir", default=ROOT / "target/release/weir")
     options.add_argument("--rates", default="1,10,100,1000,10000")
     options.add_argument("--seconds", type=int, default=10)
-    options.add_argument("--kinds", default="ingress,egress,htb")
+    options.add_argument("--kinds", default="ingress,egress,htb,shaper")
     args = options.parse_args()
     os.environ["WEIR"] = str(args.weir)
     from lib.conntrack import NEIGHBOURS, Lab
