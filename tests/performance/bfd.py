@@ -104,11 +104,6 @@ class Switch:
     def up(self):
         return self.appctl("bfd/show").count("Local Session State: up")
 
-    def transitions(self):
-        """How often sessions have come up or gone down."""
-        said = run(self.binary, "metrics", env=self.env, check=False).stdout
-        return said.count('weir_port_bfd_up{') and sum(int(float(n)) for n in re.findall(r"^weir_port_bfd_up\{[^}]*\} (\S+)", said, re.M))
-
     def packets(self):
         text = run(self.binary, "stats", "--json", env=self.env).stdout
         return int(re.search(r'"packets": ?(\d+)', text)[1])
@@ -136,7 +131,7 @@ def steady(watched, peer, args):
     """Whether sessions stay up."""
     bridge, each = OpenFlow(watched.dir / "br0.mgmt"), max(1, args.changes // 20)
     sent, due, began, worst = 0, time.monotonic(), time.monotonic(), 1.0
-    before, flaps, looked = watched.packets(), 0, 0
+    before, looked = watched.packets(), 0
     while time.monotonic() < began + args.seconds:
         changes = b"".join(flow_mod(0, source(n // 2), 4 if n & 1 else 0) for n in range(sent, sent + each))
         bridge.barrier(changes)
@@ -147,7 +142,6 @@ def steady(watched, peer, args):
                 text = switch.appctl("bfd/show")
                 left = [int(ms) for ms in re.findall(r"Detect Time: now \+(\d+)ms", text)]
                 worst = min([worst, *(ms / 300 for ms in left)])
-                flaps += len(re.findall(r"Local Diagnostic: (?!No Diagnostic)", text)) > 0
         due += each / args.changes
         time.sleep(max(0, due - time.monotonic()))
     took = time.monotonic() - began
@@ -160,15 +154,19 @@ def steady(watched, peer, args):
 def failover(net, watched, peer, other, first):
     """Seconds from the stop of the peer to the first frame by the other way, and frames that were lost."""
     seen = other.sniff("-tt", "-Q", "in", "ether", "proto", "0x88b5")
-    wire = subprocess.Popen(["tcpdump", "-l", "-U", "--immediate-mode", "-Q", "out", "-ttnei", first, "ether", "proto", "0x88b5"],
-                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    lines = tempfile.TemporaryFile("w+")
+    wire = subprocess.Popen(["tcpdump", "-l", "--immediate-mode", "-Q", "out", "-ttnei", first, "ether", "proto", "0x88b5"],
+                            stdout=lines, stderr=subprocess.DEVNULL)
     time.sleep(0.5)
     stopped = time.time()
     peer.process.send_signal(signal.SIGSTOP)
     until(lambda: seen.seen(), 10, "a frame by the other way")
     time.sleep(0.2)
     wire.terminate()
-    lost = sum(float(line.split()[0]) > stopped for line in wire.communicate()[0].splitlines() if "0x88b5" in line)
+    wire.wait()
+    lines.seek(0)
+    lost = sum(float(line.split()[0]) > stopped for line in lines if "0x88b5" in line)
+    lines.close()
     at = float(seen.seen().split()[0])
     seen.proc.terminate()
     peer.process.send_signal(signal.SIGCONT)
@@ -202,7 +200,6 @@ def main():
         peer.count = args.sessions
         switches.append(peer)
         until(lambda: watched.up() == peer.up() == args.sessions, 120, "all sessions")
-        # Diagnostics of the time before are those of the others' first packets.
         if args.seconds:
             steady(watched, peer, args)
         if args.failovers:

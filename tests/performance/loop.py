@@ -52,7 +52,8 @@ def capture(path, flows):
             f.write(struct.pack("<IIII", 0, 0, len(data), len(data)) + data)
 
 
-def measure(weir, folder, name, seconds):
+def measure(weir, folder, name, seconds, more=""):
+    """A scenario; `more` are lines of the configuration below its bridge."""
     flows, rules = SCENARIOS[name]
     trace = folder / f"{flows}.pcap"
     if not trace.exists():
@@ -67,7 +68,7 @@ name = "br0"
 local = false
 fail_mode = "secure"
 flows = {json.dumps(rules)}
-[[bridge.port]]
+{more}[[bridge.port]]
 name = "sink"
 type = "null"
 ofport = 2

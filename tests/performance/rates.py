@@ -5,17 +5,18 @@ usage: rates.py [--weir BINARY] [--rates 1,10,...] [--seconds S] [--kinds ingres
 
 Two hosts in namespaces at a bridge, by veth pairs and AF_PACKET with offloads. For each kind of limit and each rate, in Mb/s:
 
-    udp     datagrams of 1400 bytes at one and a half times the rate: what comes, as IP packets, by the limit. Where the
-            sender does not reach the rate, the line says "sender"
-    tcp     one connection: what it carries, as IP packets, by the limit
+    udp     datagrams of 1400 bytes at one and a half times the rate: what comes to the other host's interface, by the limit. Where
+            no more than the limit is offered, the line says "sender"
+    tcp     one connection: what it carries, with its headers, by the limit
 
-The kind htb is a queue of the kernel's discipline, and shaper one of the datapath, for a port that sends past the kernel's. A policer may pass the bytes of a second at once, of which the first second of each measurement (left out) takes what is there at
-first. Needs root, iperf3, tc and Debian's openvswitch-common.
+The kind htb is a queue of the kernel's discipline, and shaper one of the datapath, for a port that sends past the kernel's. Of each measurement,
+two seconds are left out at first, in which what a bucket holds passes at once. Needs root, iperf3, tc and Debian's openvswitch-common.
 """
 import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,17 +58,31 @@ def clear(lab):
     lab.ovs.vsctl("set", "interface", a, "ingress_policing_rate=0", "--", "clear", "port", b, "qos")
 
 
+def received(host):
+    """Bytes and packets that have come to a host."""
+    counters = [f"/sys/class/net/eth0/statistics/rx_{what}" for what in ("bytes", "packets")]
+    return [int(line) for line in host.run("cat", *counters).stdout.split()]
+
+
 def share(lab, kind, rate, seconds):
     """What UDP and TCP have of the rate; the first is None where the sender did not offer more."""
-    # What counts: whole frames, or IP packets.
-    headers = 28 if kind == "egress" else 42
+    # An egress policer counts IP packets, and all others whole frames.
+    uncounted = 14 if kind == "egress" else 0
     limit(lab, kind, rate)
     a, b = lab.hosts
-    udp = measure(b, a, seconds, "-u", "-l", str(DATAGRAM), "-b", str(rate * 3 // 2))["sum"]
-    frames = udp["packets"] / udp["seconds"]
-    came = (udp["packets"] - udp["lost_packets"]) / udp["seconds"] * (DATAGRAM + headers) * 8 / rate
-    offered = frames * (DATAGRAM + headers) * 8 / rate
-    tcp = measure(b, a, seconds)["sum_received"]["bits_per_second"] * (SEGMENT + headers + 24) / SEGMENT / rate
+    listener = b.start("iperf3", "-s", "-1")
+    until(lambda: ":5201 " in b.run("ss", "-Hltn").stdout, what="the server")
+    client = a.start("iperf3", "-c", "10.0.0.2", "-J", "-u", "-l", str(DATAGRAM), "-b", str(rate * 3 // 2), "-t", str(seconds + 3))
+    time.sleep(2)
+    before, began = received(b), time.monotonic()
+    time.sleep(seconds)
+    (size, packets), took = [after - had for after, had in zip(received(b), before)], time.monotonic() - began
+    sent = json.loads(client.communicate(timeout=60)[0])["end"]["sum"]
+    listener.terminate()
+    listener.wait()
+    offered = sent["packets"] / (seconds + 3) * (DATAGRAM + 42) * 8 / rate
+    came = (size - packets * uncounted) * 8 / took / rate
+    tcp = measure(b, a, seconds)["sum_received"]["bits_per_second"] * (SEGMENT + 66 - uncounted) / SEGMENT / rate
     clear(lab)
     return came if offered > 1.1 else None, tcp
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use packet::{Batch, Packet, Time};
+use packet::{Batch, Offload, Packet, Time};
 
 use super::{ShapedQueue, Shaper};
 use crate::bucket::FULL_FRAME;
@@ -71,6 +71,22 @@ pub struct Backlog {
 
 fn units(packet: &Packet) -> usize {
     1 + packet.len() / 2048
+}
+
+/// Bytes that a packet has when it is sent: a super-frame will have its headers once for each segment.
+pub(super) fn on_wire(packet: &Packet) -> u64 {
+    let (offload, len) = (packet.offload(), packet.len());
+    if !offload.is_gso() || offload.gso_size == 0 {
+        return len as u64;
+    }
+    let l4 = usize::from(offload.csum_start);
+    let of_l4 = match offload.gso_type & !Offload::GSO_ECN {
+        Offload::GSO_TCPV4 | Offload::GSO_TCPV6 => packet.data().get(l4 + 12).map_or(20, |byte| usize::from(byte >> 4) * 4),
+        _ => 8,
+    };
+    let headers = (l4 + of_l4).min(len);
+    let segments = (len - headers).div_ceil(offload.gso_size.into()).max(1);
+    (len + (segments - 1) * headers) as u64
 }
 
 impl Backlog {
@@ -166,7 +182,7 @@ impl Backlog {
     /// Bytes of the first packet of a queue.
     fn first_len(&self, queue: usize) -> Option<u64> {
         let place = self.places.get(self.lists[queue].first as usize)?;
-        place.packet.as_ref().map(|packet| packet.len() as u64)
+        place.packet.as_ref().map(on_wire)
     }
 
     /// Sends the first packet of a queue.
@@ -174,7 +190,7 @@ impl Backlog {
         let Some(packet) = self.take(queue) else { return };
         let counters = &shaper.queues[queue].counters;
         counters.packets.fetch_add(1, Relaxed);
-        counters.bytes.fetch_add(packet.len() as u64, Relaxed);
+        counters.bytes.fetch_add(on_wire(&packet), Relaxed);
         out.push(packet);
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use packet::{Batch, Packet, Time};
+use packet::{Batch, Offload, Packet, Time};
 use proptest::prelude::*;
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, on_wire};
 use super::*;
 
 const MILLI: u64 = 1_000_000;
@@ -167,6 +167,24 @@ fn queues_are_bounded_and_keep_their_order() {
     }
     assert!(bed.backlog.is_empty());
     assert_eq!(count + bed.refused, 1500 + 40 + 200 + 10);
+}
+
+#[test]
+fn super_frames_count_as_their_segments() {
+    // Ethernet, IPv4, TCP with twelve bytes of options, and ten segments and a piece.
+    let mut packet = Bed::packet(66 + 14_480 + 10, 0);
+    packet.data_mut()[34 + 12] = 8 << 4;
+    let tcp = Offload { gso_type: Offload::GSO_TCPV4, gso_size: 1448, csum_start: 34, ..Offload::NONE };
+    let wire = |packet: &mut Packet, offload| {
+        *packet.offload_mut() = offload;
+        on_wire(packet)
+    };
+    assert_eq!(wire(&mut packet, tcp), 10 * 1514 + 66 + 10);
+    assert_eq!(wire(&mut packet, Offload { gso_type: Offload::GSO_UDP_L4, gso_size: 7257, ..tcp }), 14_556 + 2 * 42 - 42);
+    assert_eq!(wire(&mut packet, Offload::NONE), 14_556);
+    // Guests may say what they like.
+    assert_eq!(wire(&mut packet, Offload { gso_size: 0, ..tcp }), 14_556);
+    assert_eq!(wire(&mut packet, Offload { csum_start: u16::MAX, ..tcp }), 14_556);
 }
 
 #[test]
