@@ -81,7 +81,9 @@ pub(super) fn on_wire(packet: &Packet) -> u64 {
     }
     let l4 = usize::from(offload.csum_start);
     let of_l4 = match offload.gso_type & !Offload::GSO_ECN {
-        Offload::GSO_TCPV4 | Offload::GSO_TCPV6 => packet.data().get(l4 + 12).map_or(20, |byte| usize::from(byte >> 4) * 4),
+        Offload::GSO_TCPV4 | Offload::GSO_TCPV6 => {
+            packet.data().get(l4 + 12).map_or(20, |byte| usize::from(byte >> 4) * 4)
+        }
         _ => 8,
     };
     let headers = (l4 + of_l4).min(len);

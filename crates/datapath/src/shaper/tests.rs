@@ -180,7 +180,10 @@ fn super_frames_count_as_their_segments() {
         on_wire(packet)
     };
     assert_eq!(wire(&mut packet, tcp), 10 * 1514 + 66 + 10);
-    assert_eq!(wire(&mut packet, Offload { gso_type: Offload::GSO_UDP_L4, gso_size: 7257, ..tcp }), 14_556 + 2 * 42 - 42);
+    assert_eq!(
+        wire(&mut packet, Offload { gso_type: Offload::GSO_UDP_L4, gso_size: 7257, ..tcp }),
+        14_556 + 2 * 42 - 42
+    );
     assert_eq!(wire(&mut packet, Offload::NONE), 14_556);
     // Guests may say what they like.
     assert_eq!(wire(&mut packet, Offload { gso_size: 0, ..tcp }), 14_556);

@@ -51,6 +51,8 @@ pub const FLOOD: usize = 512;
 
 /// Samples have one of so many parts of their port's share.
 const SAMPLES: usize = 4;
+/// Samples for which handlers are woken before it is time.
+const SAMPLES_AT_ONCE: usize = 32;
 
 /// Most bytes of ports' buffers that outstanding packets of one worker keep.
 pub const KEPT_BYTES: usize = 4 << 20;
@@ -90,6 +92,8 @@ pub struct MissQueue {
     pub measures: bool,
     /// The channels by which something was sent up since their handlers were notified, as a set.
     notify_pending: u32,
+    /// The same of samples, for which no handler is woken at once, and how many these are.
+    samples_pending: (u32, usize),
 }
 
 /// Packets, and what they take.
@@ -148,6 +152,7 @@ impl MissQueue {
             missed: 0,
             measures: false,
             notify_pending: 0,
+            samples_pending: (0, 0),
         }
     }
 
@@ -268,8 +273,16 @@ impl MissQueue {
         }
         match self.admit(in_port, packet) {
             Ok(packet) => {
-                let key = self.own(key);
-                self.send_up(self.channel_of(connection), ToHandler::Punt { packet, key, punt });
+                let (key, channel, is_sample) = (self.own(key), self.channel_of(connection), punt.is_sample());
+                self.channels[usize::from(channel)].up.push(ToHandler::Punt { packet, key, punt });
+                if is_sample {
+                    self.samples_pending = (self.samples_pending.0 | 1 << channel, self.samples_pending.1 + 1);
+                }
+                if !is_sample {
+                    self.notify_pending |= 1 << channel;
+                } else if self.samples_pending.1 >= SAMPLES_AT_ONCE {
+                    self.notify_pending |= self.samples_pending.0;
+                }
             }
             Err(packet) => outputs.retire_one(packet, DropReason::UpcallQueueFull, in_port),
         }
@@ -323,10 +336,26 @@ impl MissQueue {
     #[inline]
     pub fn notify(&mut self) {
         if self.notify_pending != 0 {
-            for channel in bits(std::mem::take(&mut self.notify_pending)) {
-                self.notifiers[channel].notify();
-            }
+            self.wake(self.notify_pending);
         }
+    }
+
+    /// Wakes the handlers that have not been told of samples, which is to be done now and then. To wake a thread takes as long as hundreds of packets, and
+    /// nobody waits for a sample.
+    #[inline]
+    pub fn notify_of_samples(&mut self) {
+        if self.samples_pending.0 != 0 {
+            self.wake(self.samples_pending.0);
+        }
+    }
+
+    fn wake(&mut self, channels: u32) {
+        self.notify_pending &= !channels;
+        self.samples_pending.0 &= !channels;
+        if self.samples_pending.0 == 0 {
+            self.samples_pending.1 = 0;
+        }
+        bits(channels).for_each(|channel| self.notifiers[channel].notify());
     }
 
     /// Takes the next item that came down. Packets that have waited for it are appended to `again`.
@@ -382,6 +411,41 @@ mod tests {
     /// How many packets miss one after the other before one finds no room.
     fn fill(queue: &mut MissQueue, in_port: u32, packet: impl Fn() -> Packet) -> usize {
         (0..).take_while(|&connection| miss(queue, in_port, connection, packet())).count()
+    }
+
+    #[test]
+    fn no_handler_is_woken_for_each_sample() {
+        let (mut queue, channels) = queue();
+        let outputs =
+            Outputs::new(0, std::time::Duration::ZERO, Default::default(), Arc::new(crate::bond::Bonds::new(1)));
+        let sample = Arc::new(Punt::Sflow(crate::action::SflowPunt {
+            bridge: 0,
+            vlan_tci: 0,
+            output: 0,
+            tunnel: None,
+            mpls: Vec::new(),
+        }));
+        let mut punt = |queue: &mut MissQueue, punt: &Arc<Punt>| {
+            queue.punt(Packet::from_slice(&[0; 60]), &Key::new(), punt.clone(), 0, &outputs);
+        };
+        for _ in 1..SAMPLES_AT_ONCE {
+            punt(&mut queue, &sample);
+        }
+        assert_eq!((queue.notify_pending, queue.samples_pending), (0, (1, SAMPLES_AT_ONCE - 1)));
+        punt(&mut queue, &sample);
+        assert_eq!(queue.notify_pending, 1, "there are many");
+        queue.notify();
+        assert_eq!((queue.notify_pending, queue.samples_pending), (0, (0, 0)));
+        punt(&mut queue, &sample);
+        queue.notify_of_samples();
+        assert_eq!((queue.notify_pending, queue.samples_pending), (0, (0, 0)));
+        // Who waits for an answer is served at once, and samples with it.
+        punt(&mut queue, &sample);
+        assert!(miss(&mut queue, 1, 0, Packet::from_slice(&[0; 60])));
+        assert_eq!(queue.notify_pending, 1);
+        queue.notify();
+        assert_eq!((queue.notify_pending, queue.samples_pending), (0, (0, 0)));
+        drop(channels);
     }
 
     /// Answers the first packet of a channel, and takes it back.

@@ -23,6 +23,7 @@ impl Worker {
             }
         }
         self.executor.outputs.flush(self.executor.now);
+        self.executor.misses.notify_of_samples();
         self.reader.offline();
     }
 
@@ -37,6 +38,7 @@ impl Worker {
     /// Sleeps until there is something to do.
     fn rest(&mut self, stop: &AtomicBool) {
         self.idle_policy.on_sleep();
+        self.executor.misses.notify_of_samples();
         // No packet waits for transmission while the worker sleeps.
         self.executor.outputs.flush(self.executor.now);
         let sent_lately = self.executor.outputs.sent_lately;

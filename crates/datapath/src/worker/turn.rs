@@ -163,6 +163,7 @@ impl Worker {
         self.executor.outputs.end_of_batch(self.executor.now);
         if self.executor.now.since(self.housekept) >= HOUSEKEEP {
             self.housekept = self.executor.now;
+            self.executor.misses.notify_of_samples();
             self.executor.outputs.housekeep(self.executor.now);
             if self.deferred.is_empty() {
                 self.idle_queues.tidy(&mut self.rx, self.executor.now);
