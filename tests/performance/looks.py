@@ -4,7 +4,7 @@
 usage: looks.py [--weir BINARY] [--rules N] [--ports N] [--seconds S] [--rounds N] [--parts rules,ports,sampling]
 
 rules     a switch has N OpenFlow rules of a hundred masks (rules.py). `weir explain` is asked about a packet, and `weir diff` what a file with one
-          rule would change, and what all rules but one would (--replace), while a thousand datapath flows are there
+          rule would change, and 100 000 of its rules with other actions, while a thousand datapath flows, one for each packet, are there
 ports     a switch has N dummy ports. `weir metrics`, which is what /metrics says, and `weir top --once --json`
 sampling  one worker forwards what a pcap port replays from memory: cycles for each packet without sFlow, and with it at one of 1 000 and
           of 64 packets, to a collector that is not there
@@ -22,7 +22,11 @@ from pathlib import Path
 import dumps
 import loop
 import rules
-from dumps import ROOT, Asker, Daemon, call, connect, waited
+from dumps import ROOT, Asker, Daemon, waited
+
+
+#: Most changes that are looked at together.
+MOST = 100_000
 
 
 def ask(daemon, name, *command):
@@ -36,7 +40,7 @@ def ask(daemon, name, *command):
     seconds, cpu = time.monotonic() - began, daemon.cpu() - cpu
     print(f"{name:<28} {seconds:.3f} s, {cpu:.2f} s of processor; version {waited(asker.stop())}; {len(said.stdout) / 1000:,.1f} kB, exit {said.returncode}; "
           f"peak {daemon.memory('VmHWM') - before:+.0f} MB", flush=True)
-    return said.stdout.decode()
+    print("    " + (said.stdout or said.stderr).decode().partition("\n")[0][:150], flush=True)
 
 
 def with_rules(weir, number):
@@ -45,21 +49,17 @@ def with_rules(weir, number):
         peer = rules.Peer(daemon.dir / "br0.mgmt")
         all_rules = list(rules.prefixes(number, 100))
         peer.ask(b"".join(rules.flow_mod(*rule) for rule in all_rules) + rules.BARRIER)
-        control = connect(daemon.path)
-        for n in range(1000):
-            call(control, "netdev-dummy/receive", "p1",
-                 "in_port(1),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x0800),"
-                 f"ipv4(src=10.1.{n >> 8}.{n & 255},dst=11.2.3.4,proto=17,ttl=64),udp(src=1,dst=53)")
+        dumps.add_flows(daemon, 1000)
         one = daemon.dir / "one"
-        one.write_text("priority=2000,ip,nw_src=10.1.0.0/24,actions=drop\n")
+        one.write_text("priority=2000,ip,nw_src=11.0.0.0/24,actions=output:2\n")
         rest = daemon.dir / "rest"
         with open(rest, "w", encoding="ascii") as file:
-            file.writelines(rules.text(*rule) for rule in all_rules[1:])
-        packet = "in_port=p1,ip,nw_src=10.1.0.3,nw_dst=11.2.3.4"
+            file.writelines(rules.text(*rule).replace("output:2", "drop") for rule in all_rules[:MOST])
+        packet = "in_port=p1,ip,nw_src=11.0.0.3,nw_dst=9.0.0.2"
         print(f"{number:,} rules")
         ask(daemon, "explain", weir, "explain", "br0", packet)
         ask(daemon, "diff, one rule", weir, "diff", "br0", "--flows", one)
-        ask(daemon, "diff, all but one", weir, "diff", "br0", "--flows", rest, "--replace")
+        ask(daemon, f"diff, {MOST:,} rules", weir, "diff", "br0", "--flows", rest)
     finally:
         daemon.close()
 

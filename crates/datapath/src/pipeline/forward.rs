@@ -109,9 +109,9 @@ impl Worker {
         table.arena.flow_counters(*number).set_latest(executor.now);
         meta.begin(in_port);
         let Some(list) = table.list_of_port(in_port, guard) else { return meta.all_miss(packets.len()) };
-        // While packets of the port are in the slow path, later ones of their connections may have to wait for them.
+        // While packets of the port have missed and are in the slow path, later ones of their connections may have to wait for them.
         // So the look-up must not count its packets as forwarded yet.
-        let count_at = (!executor.misses.has_outstanding(in_port)).then_some(executor.now);
+        let count_at = (!executor.misses.has_guarded(in_port)).then_some(executor.now);
         let at = LookupContext { list, table, worker: *number, guard, count_at };
         count(executor, classify(simd, at, packets, caches, meta, &mut rx.recent));
     }
@@ -138,7 +138,7 @@ impl Worker {
         // Packets must not overtake earlier ones of their connection that are in the slow path (see
         // `slowpath/reorder.rs`), nor earlier ones of their batch that go there now.
         let mut waiting = 0;
-        if meta.is_partly_missed() || executor.misses.has_outstanding(in_port) {
+        if meta.is_partly_missed() || executor.misses.has_guarded(in_port) {
             waiting = hold_back(executor, packets, meta);
         }
 

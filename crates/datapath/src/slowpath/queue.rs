@@ -128,6 +128,8 @@ enum Room {
 #[derive(Clone, Copy, Default)]
 struct PortLoad {
     load: Load,
+    /// How many of these packets others may have to wait for: all but those that were punted.
+    guarded: usize,
     /// Whether it has filled its share since nothing of it was outstanding.
     floods: bool,
 }
@@ -156,8 +158,13 @@ impl MissQueue {
         }
     }
 
-    /// Whether packets from this port are outstanding.
+    /// Whether packets from this port are outstanding that later ones of their connections have to wait for.
     #[inline(always)]
+    pub fn has_guarded(&self, in_port: PortNo) -> bool {
+        self.outstanding.packets != 0 && self.of_port(in_port).guarded != 0
+    }
+
+    /// Whether packets from this port are outstanding.
     pub fn has_outstanding(&self, in_port: PortNo) -> bool {
         self.outstanding.packets != 0 && self.of_port(in_port).load.packets != 0
     }
@@ -174,7 +181,9 @@ impl MissQueue {
 
     /// Lets a packet wait that has to. Returns it where the port has no room left.
     pub fn wait(&mut self, connection: u32, mut packet: RecirculatedPacket) -> Result<(), Packet> {
-        packet.packet = self.admit(packet.metadata.in_port(), packet.packet)?;
+        let in_port = packet.metadata.in_port();
+        packet.packet = self.admit(in_port, packet.packet)?;
+        self.by_port[port_index(in_port)].guarded += 1;
         self.connections.wait(connection, packet);
         Ok(())
     }
@@ -196,7 +205,7 @@ impl MissQueue {
         if self.by_port.len() <= at {
             self.by_port.resize(at + 1, PortLoad::default());
         }
-        let PortLoad { load, floods } = self.by_port[at];
+        let PortLoad { load, floods, .. } = self.by_port[at];
         if load.packets >= self.share(floods) {
             self.by_port[at].floods = true;
             return None;
@@ -218,7 +227,7 @@ impl MissQueue {
     /// Whether a sample of a packet of this port may go up. Samples have a part of the port's share, so that however many
     /// are asked for, packets that have no flow find room.
     pub fn has_room_for_sample(&self, in_port: PortNo, packet: &Packet) -> bool {
-        let PortLoad { load, floods } = self.of_port(in_port);
+        let PortLoad { load, floods, .. } = self.of_port(in_port);
         let bytes = (self.places * BYTES_PER_PLACE).max(MIN_BYTES).saturating_sub(self.outstanding.bytes);
         let (most, most_bytes) = ((self.share(floods) / SAMPLES).max(1), bytes / 2 / SAMPLES);
         load.packets < most && load.bytes + packet.len() <= most_bytes
@@ -251,7 +260,9 @@ impl MissQueue {
         connection: u32,
         counted: bool,
     ) -> Result<(), Packet> {
-        let packet = self.admit(crate::upcall::in_port(key), packet)?;
+        let in_port = crate::upcall::in_port(key);
+        let packet = self.admit(in_port, packet)?;
+        self.by_port[port_index(in_port)].guarded += 1;
         let key = self.own(key);
         let channel = self.connections.add(connection, self.channel_of(connection));
         let sent_at = if self.measures { tsc::cycles() } else { 0 };
@@ -362,17 +373,18 @@ impl MissQueue {
     pub fn take_returned(&mut self, again: &mut Recirculation) -> Option<Returned> {
         let MissQueue { channels, returned, outstanding, by_port, kept, connections, spare, .. } = self;
         let returned = channels[0].down.pop(returned)?;
-        let mut discharge = |in_port, charge: Charge| {
+        let mut discharge = |in_port, charge: Charge, guarded: bool| {
             outstanding.remove(charge);
             *kept -= charge.kept_bytes();
             let of_port = &mut by_port[port_index(in_port)];
             of_port.load.remove(charge);
+            of_port.guarded -= usize::from(guarded);
             of_port.floods &= of_port.load.packets > 0;
         };
-        discharge(returned.in_port, returned.charge);
+        discharge(returned.in_port, returned.charge, returned.connection.is_some());
         if let Some(connection) = returned.connection {
             connections.remove(connection, |packet| {
-                discharge(packet.metadata.in_port(), Charge::of(&packet.packet));
+                discharge(packet.metadata.in_port(), Charge::of(&packet.packet), true);
                 spare.extend(again.push_packet(packet));
             });
         }
@@ -445,6 +457,8 @@ mod tests {
         assert_eq!(queue.notify_pending, 1);
         queue.notify();
         assert_eq!((queue.notify_pending, queue.samples_pending), (0, (0, 0)));
+        // Nobody waits behind a sample: the miss is from another port.
+        assert!(queue.has_outstanding(PortNo(0)) && !queue.has_guarded(PortNo(0)) && queue.has_guarded(PortNo(1)));
         drop(channels);
     }
 

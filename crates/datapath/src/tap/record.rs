@@ -121,7 +121,7 @@ mod tests {
     fn drops_are_shown_at_the_port_that_counts_them() {
         let at_output: Vec<_> =
             DropReason::ALL.iter().filter(|&&reason| Event::Dropped(reason).is_outbound()).map(|r| r.name()).collect();
-        assert_eq!(at_output, ["port_down", "too_big", "egress_policer"]);
+        assert_eq!(at_output, ["port_down", "too_big", "egress_policer", "queue_full"]);
         assert_eq!(Event::of_drop(DropReason::IngressFilter), Event::Received(Some(DropReason::IngressFilter)));
         assert_eq!(Event::of_drop(DropReason::Meter), Event::Dropped(DropReason::Meter));
     }
