@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use packet::{Batch, Offload, Packet, Time};
 
-use super::{ShapedQueue, Shaper};
+use super::{Refused, ShapedQueue, Shaper};
 use crate::bucket::FULL_FRAME;
 
 /// Most units of a queue.
@@ -196,7 +196,7 @@ impl Backlog {
         out.push(packet);
     }
 
-    /// Moves packets that may leave now to `out`, as far as there is room in it. Where it is not full then, no other one may leave.
+    /// Moves packets that may leave now to `out`, as far as there is room in it. Where it is not full then, the others are for later.
     pub fn release(&mut self, shaper: &Shaper, now: Time, out: &mut Batch) {
         if self.packets > 0 && now >= self.paused_until {
             self.release_guaranteed(shaper, now, out);
@@ -223,10 +223,8 @@ impl Backlog {
                 let rates = &shaper.queues[queue as usize];
                 while !out.is_full()
                     && let Some(bytes) = self.first_len(queue as usize)
-                    && rates.guaranteed.try_take(bytes, now)
+                    && rates.try_take_guaranteed(&shaper.port, bytes, now)
                 {
-                    rates.highest.charge(bytes, now);
-                    shaper.port.charge(bytes, now);
                     self.send(shaper, queue as usize, out);
                 }
                 self.return_to_round(group, queue);
@@ -240,36 +238,32 @@ impl Backlog {
     /// What the guarantees leave over.
     fn release_surplus(&mut self, shaper: &Shaper, now: Time, out: &mut Batch) {
         for group in 0..self.groups.len() {
-            // Queues that have been refused one after the other.
-            let mut refused = 0;
-            while refused < self.groups[group].len() {
+            // Queues that have sent nothing, one after the other. A queue in debt gets one round's bytes, so that the work for the others does not
+            // depend on how deep it is in debt.
+            let mut idle = 0;
+            while idle < self.groups[group].len() {
                 let Some(queue) = self.groups[group].pop_front() else { break };
                 let at = queue as usize;
                 let rates = &shaper.queues[at];
                 if self.lists[at].deficit <= 0 {
                     self.lists[at].deficit += (rates.frames * FULL_FRAME) as i64;
-                    self.groups[group].push_back(queue);
-                    refused = 0;
-                    continue;
                 }
+                idle += 1;
                 while self.lists[at].deficit > 0
+                    && !out.is_full()
                     && let Some(bytes) = self.first_len(at)
                 {
-                    if !rates.highest.try_take(bytes, now) {
-                        refused += 1;
-                        break;
+                    match rates.try_take(&shaper.port, bytes, now) {
+                        Ok(()) => {}
+                        Err(Refused::ByQueue) => break,
+                        Err(Refused::ByPort) => {
+                            self.groups[group].push_front(queue);
+                            return;
+                        }
                     }
-                    if !shaper.port.try_take(bytes, now) {
-                        rates.highest.give_back(bytes);
-                        self.groups[group].push_front(queue);
-                        return;
-                    }
-                    refused = 0;
+                    idle = 0;
                     self.lists[at].deficit -= bytes as i64;
                     self.send(shaper, at, out);
-                    if out.is_full() {
-                        break;
-                    }
                 }
                 if out.is_full() && self.lists[at].packets > 0 {
                     // Its turn is not over.

@@ -111,10 +111,46 @@ struct ShapedQueue {
     number: u32,
     rates: QueueRates,
     guaranteed: Rate,
-    highest: Rate,
+    /// Where it is less than the port's.
+    highest: Option<Rate>,
     /// What it sends in a round.
     frames: u64,
     counters: Arc<Counters>,
+}
+
+impl ShapedQueue {
+    /// Takes a packet's bytes from what it has at most and from what the port has. An error says whose rate does not let it.
+    fn try_take(&self, port: &Rate, bytes: u64, now: Time) -> Result<(), Refused> {
+        if !self.highest.as_ref().is_none_or(|highest| highest.try_take(bytes, now)) {
+            return Err(Refused::ByQueue);
+        }
+        if !port.try_take(bytes, now) {
+            if let Some(highest) = &self.highest {
+                highest.give_back(bytes);
+            }
+            return Err(Refused::ByPort);
+        }
+        Ok(())
+    }
+
+    /// Takes a packet's bytes from what is guaranteed, and from the other rates with it. Returns whether they were there.
+    fn try_take_guaranteed(&self, port: &Rate, bytes: u64, now: Time) -> bool {
+        let has = self.guaranteed.try_take(bytes, now);
+        if has {
+            if let Some(highest) = &self.highest {
+                highest.charge(bytes, now);
+            }
+            port.charge(bytes, now);
+        }
+        has
+    }
+}
+
+/// Whose rate does not let a packet leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    ByQueue,
+    ByPort,
 }
 
 /// What a queue has counted.
@@ -145,7 +181,7 @@ impl Counters {
 #[derive(Debug)]
 pub struct Shaper {
     limits: ShaperLimits,
-    port: Rate,
+    port: Arc<Rate>,
     /// By number; the first one is queue 0.
     queues: Box<[Arc<ShapedQueue>]>,
     /// The priorities that queues have, ascending.
@@ -153,8 +189,7 @@ pub struct Shaper {
 }
 
 impl Shaper {
-    /// A shaper in the place of another one. Queues go on counting; those with the rates that they had go on from where they are, others
-    /// have full buckets.
+    /// A shaper in the place of another one. Queues go on counting. Rates that are as before go on from where they are, others have full buckets.
     pub fn new(limits: ShaperLimits, before: Option<&Shaper>, now: Time) -> Shaper {
         let default = QueueRates { max: limits.max, ..QueueRates::default() };
         let default = (!limits.queues.contains_key(&0)).then_some((0, default));
@@ -183,7 +218,10 @@ impl Shaper {
             let part = u128::from(rates.min) * u128::from(MOST_FRAMES) / u128::from(highest[&rates.priority]);
             let frames = (part as u64).max(1);
             let before = before.and_then(|before| Some(&before.queues[before.find(number)?]));
-            if let Some(same) = before.filter(|same| same.rates == rates && same.frames == frames) {
+            let has_highest = rates.max < limits.max;
+            let is_same =
+                |same: &ShapedQueue| (same.rates, same.frames, same.highest.is_some()) == (rates, frames, has_highest);
+            if let Some(same) = before.filter(|same| is_same(same)) {
                 return same.clone();
             }
             Arc::new(ShapedQueue {
@@ -191,13 +229,17 @@ impl Shaper {
                 rates,
                 // A guarantee of nearly nothing does not let its burst pass by the others.
                 guaranteed: Rate::new(rates.min, rates.burst.min(rates.min / 8), now),
-                highest: Rate::new(rates.max, rates.burst, now),
+                highest: has_highest.then(|| Rate::new(rates.max, rates.burst, now)),
                 frames,
                 counters: before.map_or_else(|| Counters::new(now), |before| before.counters.clone()),
             })
         };
         let queues = wanted().map(made).collect();
-        Shaper { port: Rate::new(limits.max, 0, now), queues, priorities: highest.into_keys().collect(), limits }
+        let port = match before {
+            Some(same) if same.limits.max == limits.max => same.port.clone(),
+            _ => Arc::new(Rate::new(limits.max, 0, now)),
+        };
+        Shaper { port, queues, priorities: highest.into_keys().collect(), limits }
     }
 
     /// What it does.

@@ -170,6 +170,21 @@ fn queues_are_bounded_and_keep_their_order() {
 }
 
 #[test]
+fn a_queue_in_debt_has_its_share_and_no_more() {
+    // Frames of 64 KiB beside short ones, with the same guarantee.
+    let most = 100_000_000;
+    let mut bed = Bed::new(limits(most, &[(1, rates(1_000_000, most, 0)), (2, rates(1_000_000, most, 0))]));
+    for _ in 0..2_000 {
+        bed.add(3, 65_000, 1);
+        bed.add(60, 1000, 2);
+        bed.release();
+        bed.now += MILLI / 2;
+    }
+    near(bed.mbps(1), 50.0);
+    near(bed.mbps(2), 50.0);
+}
+
+#[test]
 fn super_frames_count_as_their_segments() {
     // Ethernet, IPv4, TCP with twelve bytes of options, and ten segments and a piece.
     let mut packet = Bed::packet(66 + 14_480 + 10, 0);

@@ -437,7 +437,7 @@ mod tests {
             tunnel: None,
             mpls: Vec::new(),
         }));
-        let mut punt = |queue: &mut MissQueue, punt: &Arc<Punt>| {
+        let punt = |queue: &mut MissQueue, punt: &Arc<Punt>| {
             queue.punt(Packet::from_slice(&[0; 60]), &Key::new(), punt.clone(), 0, &outputs);
         };
         for _ in 1..SAMPLES_AT_ONCE {
