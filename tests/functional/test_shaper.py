@@ -1,8 +1,10 @@
 """QoS with queues on ports without a kernel's queueing discipline: the datapath shapes them."""
 
 import re
+import socket
 import time
 
+from lib.conntrack import udp
 from lib.wait import until
 from test_qos import HTB, lab, port, send, set_qos, shown  # noqa: F401
 
@@ -120,3 +122,26 @@ def test_real_traffic_is_no_faster_than_its_queue(lab):  # noqa: F811
     assert time.monotonic() - began > (300 * 1014 - 2 * 3036) * 8 / 4e6
     assert shown(lab, "Queue 1") == {"burst": 12000, "max-rate": 4000000, "min-rate": 12000, "tx_packets": 300, "tx_bytes": 300 * 1014,
                                      "tx_errors": 0}
+
+
+def test_changes_lose_and_overtake_nothing_that_waits(lab):  # noqa: F811
+    """Workers that come and go, another rate, and none."""
+    ovs, (a, b) = lab.ovs, lab.hosts
+    ovs.vsctl("set", "interface", port(lab), "options:qdisc-bypass=true")
+    slow = ["other_config:max-rate=1000000"]
+
+    def workers():
+        for mask in (3, 1):
+            ovs.vsctl("set", "open", ".", f"other_config:pmd-cpu-mask={mask}")
+
+    changes = [workers, lambda: set_qos(lab, *HTB, q1=["other_config:max-rate=50000000"]), lambda: ovs.vsctl("clear", "port", port(lab), "qos")]
+    with udp(b, "10.0.0.2", 7001) as server, udp(a, "10.0.0.1") as client:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        server.settimeout(10)
+        for change in changes:
+            set_qos(lab, *HTB, q1=slow)
+            until(lambda: ovs.appctl("qos/show", port(lab)).count("max-rate: 1000000\n") == 1, what="the slow queue")
+            for number in range(300):
+                client.sendto(number.to_bytes(4, "big") + bytes(900), ("10.0.0.2", 7001))
+            change()
+            assert [int.from_bytes(server.recv(2000)[:4], "big") for _ in range(300)] == list(range(300)), change
