@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -178,6 +179,35 @@ def test_killed_while_it_is_configured(ovs):  # noqa: F811
     numbers = [ovs.get("interface", f"p{n}{port}", "ofport") for n in range(3) for port in range(4)]
     assert len(set(numbers)) == len(numbers)
     assert ovs.vsctl("get", "open", ".", "cur_cfg") == ovs.vsctl("get", "open", ".", "next_cfg")
+
+
+# Locks a pidfile as a daemon does, and ends its first thread; another one holds the lock for the seconds given.
+ENDING = """
+import ctypes, fcntl, os, sys, threading, time
+f = open(sys.argv[1], "w")
+fcntl.lockf(f, fcntl.LOCK_EX)
+print(os.getpid(), file=f, flush=True)
+def end():
+    time.sleep(float(sys.argv[2]))
+    os._exit(0)
+threading.Thread(target=end).start()
+print("locked", flush=True)
+ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))
+"""
+
+
+def test_a_daemon_that_was_killed_is_still_giving_back_its_memory(ovs):  # noqa: F811
+    """Then its first thread has ended, and its files are open."""
+    pidfile = ovs.dir / "ovs-vswitchd.pid"
+    held = subprocess.Popen([sys.executable, "-c", ENDING, str(pidfile), "2"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert held.stdout.readline() == "locked\n"
+        ovs.start()
+        assert held.wait(1) == 0
+        assert int(pidfile.read_text()) != held.pid
+    finally:
+        held.kill()
+        held.wait()
 
 
 def test_a_full_disk_for_the_log(ovs):  # noqa: F811

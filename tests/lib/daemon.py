@@ -23,9 +23,11 @@ SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
 def alive(pid):
-    """Whether a process runs; one that only waits to be reaped does not."""
+    """Whether a process runs; one that only waits to be reaped does not. The first thread can have ended before others,
+    which hold the process's files for as long as they are there."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
         return False
 

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 
@@ -111,6 +112,9 @@ pub struct Pidfile {
 /// The longest that a pidfile can be: the digits of a number and a line feed.
 const MAX_PIDFILE: u64 = 21;
 
+/// How long a process that was killed may take to give back its memory, and its lock after that.
+const LONGEST_END: Duration = Duration::from_secs(10);
+
 impl Pidfile {
     /// Writes the pidfile of `program`, unless a living process holds one.
     pub fn create(rundir: &Rundir, program: &str) -> Result<Pidfile, Error> {
@@ -118,13 +122,15 @@ impl Pidfile {
     }
 
     /// Writes the pidfile at `path`. With `overwrite`, one that a living process holds is replaced by a new
-    /// file, and the other keeps a file without a name.
+    /// file, and the other keeps a file without a name. Of a process that has ended but for its files, the end is
+    /// waited for.
     ///
     /// # Errors
     /// A living process holds it, something is there that is no pidfile, or what the system says.
     pub fn create_at(path: &Path, overwrite: bool) -> Result<Pidfile, Error> {
         let io = |source| Error::Io { path: path.into(), source };
         let (file, draft) = Draft::write(path).map_err(io)?;
+        let began = Instant::now();
         loop {
             match std::fs::hard_link(&draft.0, path) {
                 Ok(()) => break,
@@ -136,6 +142,10 @@ impl Pidfile {
             if !is_stale && !overwrite {
                 let mut holder = String::new();
                 let _ = old.take(MAX_PIDFILE).read_to_string(&mut holder);
+                if is_ending(holder.trim()) && began.elapsed() < LONGEST_END {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
                 return Err(Error::Running { path: path.into(), holder });
             }
             // Another process may have taken the place of the one that was looked at.
@@ -211,6 +221,14 @@ fn open_pidfile(path: &Path) -> Result<Option<File>, Error> {
         true => Ok(Some(file)),
         false => Err(Error::ForeignFile { path: path.into() }),
     }
+}
+
+/// Whether the first thread of this process has ended: its others are about to, and the kernel gives back the process's
+/// memory before its files.
+fn is_ending(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, can hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// Whether this file is the one of this name.
