@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use datapath::DropReason;
 use openflow::text::parse_flow_mod;
-use openflow::{FlowModCommand, OfPort, PortState as Bits};
+use openflow::{
+    Action, FlowModCommand, Match, OfPort, PacketOut, PortConfig, PortFeatures, PortMod, PortState as Bits,
+};
 use packet::flow::text::NoNames;
 use packet::wire::build;
 use packet::{Clock as _, Time};
@@ -136,6 +138,30 @@ fn a_port_waits_then_learns_then_forwards() {
     assert_eq!(flood(&bed), [2, 3], "before anybody has looked");
     settle(&bed, &[]);
     assert_eq!((state(&bed, 1), bed.bridge.tree_status(), bits()), (None, None, Bits::empty()));
+}
+
+/// What a controller sends as if a port had received it is that port's, too.
+#[test]
+fn packet_outs_are_forwarded_as_their_input_port_is() {
+    let bed = bed(Protocol::Stp, &[]);
+    settle(&bed, &[]);
+    let send = |in_port| {
+        let (metadata, actions, data) = (Match::any(), vec![Action::output(OfPort::NORMAL)], broadcast());
+        bed.bridge.packet_out(&PacketOut { buffer_id: None, in_port, metadata, actions, data }).unwrap();
+        bed.poll();
+        bed.sent().into_iter().filter(|(_, frame)| !is_bpdu(frame)).map(|(port, _)| port.0).collect::<Vec<_>>()
+    };
+    let dropped = || bed.datapath.account().drops.get(DropReason::SpanningTree);
+    assert_eq!((send(OfPort(1)), where_is(&bed, STATION), dropped()), (vec![], None, 1));
+    pass(&bed, 15, &[]);
+    assert_eq!((send(OfPort(1)), where_is(&bed, STATION), dropped()), (vec![], Some(OfPort(1)), 2));
+    pass(&bed, 15, &[]);
+    assert_eq!(send(OfPort(1)), [2, 3]);
+    let (hw_addr, config) = (bed.bridge.port_descs(OfPort(1))[0].hw_addr, PortConfig::NO_RECV);
+    let change = PortMod { port: OfPort(1), hw_addr, config, mask: config, advertise: PortFeatures::empty() };
+    bed.bridge.port_mod(&change).unwrap();
+    assert_eq!((send(OfPort(1)), send(OfPort::CONTROLLER)), (vec![], vec![1, 2, 3]));
+    assert_eq!(bed.datapath.account().drops.get(DropReason::InPortDown), 1);
 }
 
 /// Nothing is forwarded in the time between a port and the first look of its tree.

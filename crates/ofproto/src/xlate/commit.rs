@@ -55,11 +55,14 @@ pub(super) enum Pending {
 }
 
 /// Appends to `actions` what makes a packet with the key `base` one with the key `flow`. `pending` is a header that is to be
-/// added or taken away before. Returns whether the packet has become one of another type.
+/// added or taken away before. Where the flow does not know what is behind Ethernet, `knows_l3` is false: its labels were
+/// pushed and popped again. The base still knows, and nothing of that is written. Returns whether the packet has become
+/// one of another type.
 pub(super) fn commit(
     flow: &Headers,
     base: &mut Headers,
     pending: Pending,
+    knows_l3: bool,
     wc: &mut Mask,
     actions: &mut Vec<Action>,
 ) -> bool {
@@ -73,7 +76,9 @@ pub(super) fn commit(
     if uncovered {
         mpls(flow, base, false, actions);
     }
-    l3(flow, base, wc, actions);
+    if knows_l3 {
+        l3(flow, base, wc, actions);
+    }
     if !uncovered {
         mpls(flow, base, false, actions);
     }
@@ -145,10 +150,6 @@ fn are_equal(flow: &Headers, base: &Headers) -> bool {
 fn l3(flow: &Key, base: &mut Key, wc: &mut Mask, actions: &mut Vec<Action>) {
     let (dl_type, proto) = (base.common().dl_type.get(), base.common().nw_proto);
     if flow.common().dl_type.get() != dl_type {
-        return;
-    }
-    if matches!(dl_type, 0x0800 | 0x86dd) && flow.common().nw_proto != proto {
-        // Labels that were pushed and popped again have left nothing that is known of what is behind them.
         return;
     }
     match (dl_type, proto) {

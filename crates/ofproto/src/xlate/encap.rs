@@ -119,6 +119,7 @@ impl Ctx<'_, '_> {
             self.pending = Pending::Decap;
             self.slow |= self.forwarding.without_add_mpls;
             if n == 1 {
+                self.was_mpls = true;
                 self.freeze();
             }
         } else if n >= MAX_LABELS {

@@ -185,6 +185,24 @@ fn flows_for_frames_match_no_packet_without_ethernet() {
 fn labels_that_are_pushed_and_popped_leave_what_is_behind_them() {
     let bed = bed(&["in_port=1,ip,actions=push_mpls:0x8847,pop_mpls:0x0800,goto_table:1", "table=1,actions=output:2"]);
     assert_eq!(bed.receive(OfPort(1), &udp()), [(OfPort(2), udp())]);
+    // The labels take with them what was known of it, also where a new look at the packet does not come before the output.
+    let hop_by_hop =
+        build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 0, ..Default::default() };
+    let service = [&[0x0f, 0xc6, 1, 3, 0, 0, 9, 255][..], &[7; 16], &udp()].concat();
+    for (ethertype, packet) in [
+        (0x0800, hop_by_hop.packet(vec![1; 30])),
+        (0x0806, build::arp(1, [4; 6], [10, 0, 0, 1].into(), [0; 6], [10, 0, 0, 2].into())),
+        (0x894f, service),
+    ] {
+        let frame = with_ethernet(2, ethertype, &packet, &[0; 8]);
+        for between in [
+            format!("push_mpls:0x8847,pop_mpls:{ethertype:#x}"),
+            format!("push_mpls:0x8847,push_mpls:0x8848,pop_mpls:0x8848,pop_mpls:{ethertype:#x}"),
+        ] {
+            let bed = self::bed(&[&format!("in_port=1,dl_type={ethertype:#x},actions={between},output:2")]);
+            assert_eq!(bed.receive(OfPort(1), &frame), [(OfPort(2), frame.clone())], "{between}");
+        }
+    }
 }
 
 #[test]

@@ -431,12 +431,17 @@ impl<'a> Ctx<'a, '_> {
         } else if self.flow.common().recirc_id.get() != 0 {
             let id = self.flow.common().recirc_id.get();
             self.fail(XlateError::NoContext, &format!("Recirculation context not found for ID {id:x}"));
+        } else if port.is_some_and(|port| !self.may_receive(port)) {
+            self.sample_received();
+            self.not_sent(DropReason::InPortDown);
         } else if let Some(actions) = input.packet_out {
             self.sample_received();
-            self.mirror_received();
-            self.steps(actions.iter().map(PipelineStep::Act));
-            self.end_pipeline();
-        } else if port.is_none_or(|port| self.may_receive(port)) {
+            self.as_spanning_tree_allows(port, |ctx| {
+                ctx.mirror_received();
+                ctx.steps(actions.iter().map(PipelineStep::Act));
+                ctx.end_pipeline();
+            });
+        } else {
             self.sample_received();
             if let Some(port) = port.filter(|port| matches!(port.device, Device::Tunnel(_)))
                 && !self.receive_from_tunnel(port)
@@ -454,9 +459,6 @@ impl<'a> Ctx<'a, '_> {
                 ctx.cookie = ctx.first_cookie;
                 ctx.end_pipeline();
             });
-        } else {
-            self.sample_received();
-            self.not_sent(DropReason::InPortDown);
         }
         self.leave();
     }
@@ -578,7 +580,7 @@ impl<'a> Ctx<'a, '_> {
     fn commit(&mut self) {
         let before = self.out.len();
         let pending = std::mem::take(&mut self.pending);
-        if commit::commit(&self.flow, &mut self.base, pending, &mut self.wc, &mut self.out) {
+        if commit::commit(&self.flow, &mut self.base, pending, !self.was_mpls, &mut self.wc, &mut self.out) {
             self.undoable = false;
         }
         self.committed(before);
