@@ -105,28 +105,63 @@ impl Bonds {
         Some(Arc::new(bond))
     }
 
-    /// The port by which a worker sends a frame that goes to the port of this number, and counts it. `None`: the number is that of
-    /// no bond, or the bond has no member that could send.
+    /// The port by which a worker sends a frame that goes to the port of this number, and counts it.
     #[inline(always)]
     pub(crate) fn select(&self, port: PortNo, frame: &[u8], worker: usize) -> Selected {
-        let Some(offset) = port.0.checked_sub(FIRST) else { return Selected::NoBond };
-        let table = self.tables.get((offset / STRIDE) as usize).and_then(OnceLock::get);
-        let Some(table) = table else { return Selected::NoBond };
-        let bucket = match offset % STRIDE {
-            BY_HASH => hash(frame, table.basis.load(Relaxed)),
-            bucket => bucket,
-        };
-        let bucket = bucket as usize % BUCKETS;
-        match table.ports[bucket].load(Relaxed) {
-            NOWHERE => Selected::NoMember,
-            port => {
-                if let Some(bytes) = table.bytes.get(worker) {
-                    let bytes = &bytes[bucket];
-                    bytes.store(bytes.load(Relaxed).wrapping_add(frame.len() as u64), Relaxed);
-                }
-                Selected::Member(PortNo(port))
-            }
+        let Some(choice) = self.choice(port, worker) else { return Selected::NoBond };
+        let bucket = choice.bucket(frame);
+        let selected = choice.member(bucket);
+        if selected != Selected::NoMember {
+            choice.count(bucket, frame);
         }
+        selected
+    }
+
+    /// What chooses the ports of a worker's frames that go to the port of this number; `None`: the number is that of no bond.
+    #[inline(always)]
+    pub(crate) fn choice(&self, port: PortNo, worker: usize) -> Option<Choice<'_>> {
+        let offset = port.0.checked_sub(FIRST)?;
+        let table = self.tables.get((offset / STRIDE) as usize).and_then(OnceLock::get)?;
+        let bucket = match offset % STRIDE {
+            BY_HASH => None,
+            bucket => Some(bucket),
+        };
+        Some(Choice { table, bytes: table.bytes.get(worker)?, basis: table.basis.load(Relaxed), bucket })
+    }
+}
+
+/// Chooses ports of frames that go to one bond.
+#[derive(Clone, Copy)]
+pub(crate) struct Choice<'a> {
+    table: &'a Table,
+    /// The worker's counters.
+    bytes: &'a [AtomicU64; BUCKETS],
+    basis: u32,
+    /// `None`: by hash.
+    bucket: Option<u32>,
+}
+
+impl Choice<'_> {
+    /// The bucket by which a frame goes.
+    #[inline(always)]
+    pub fn bucket(&self, frame: &[u8]) -> usize {
+        self.bucket.unwrap_or_else(|| hash(frame, self.basis)) as usize % BUCKETS
+    }
+
+    /// The port of a bucket.
+    #[inline(always)]
+    pub fn member(&self, bucket: usize) -> Selected {
+        match self.table.ports[bucket].load(Relaxed) {
+            NOWHERE => Selected::NoMember,
+            port => Selected::Member(PortNo(port)),
+        }
+    }
+
+    /// Counts a frame that goes by a bucket.
+    #[inline(always)]
+    pub fn count(&self, bucket: usize, frame: &[u8]) {
+        let bytes = &self.bytes[bucket];
+        bytes.store(bytes.load(Relaxed).wrapping_add(frame.len() as u64), Relaxed);
     }
 }
 

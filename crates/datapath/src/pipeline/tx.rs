@@ -55,6 +55,8 @@ pub struct Outputs {
     pub perf: Option<Arc<PerfMetrics>>,
     /// What the numbers are that are no port's.
     bonds: Arc<Bonds>,
+    /// Number of the last batch that went to a bond.
+    to_bonds: u64,
     /// Who looks at packets: nobody, nearly always.
     taps: Option<Box<Taps>>,
     /// For taps: the flow whose actions are being executed. Not kept up to date without one, nor where packets of several flows are sent
@@ -71,6 +73,20 @@ struct OutputPort {
     batch: Batch,
     /// When the first packet of `batch` was added.
     since: Time,
+    /// Number of the last batch that went to a bond with this member, and whether the port took its packets.
+    takes: (u64, bool),
+}
+
+impl OutputPort {
+    /// Whether the port is up and takes frames of this length. `batch`: number of the batch that this is asked for.
+    #[inline(always)]
+    fn takes(&mut self, batch: u64, longest: u32) -> bool {
+        if self.takes.0 != batch {
+            let port = &self.outlet.port;
+            self.takes = (batch, port.is_up() && longest as usize <= port.max_frame());
+        }
+        self.takes.1
+    }
 }
 
 /// How packets get to a port.
@@ -103,6 +119,7 @@ impl Outputs {
             counters,
             perf: None,
             bonds,
+            to_bonds: 0,
             taps: None,
             at_flow: FlowRef::NONE,
             now: Time(0),
@@ -160,6 +177,7 @@ impl Outputs {
             outlet: Outlet { port, policer, backlog, queue },
             batch: Batch::new(),
             since: Time(0),
+            takes: (0, false),
         }));
     }
 
@@ -231,9 +249,9 @@ impl Outputs {
     fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
         let Some(entry) = self.ports.get_mut(port.0 as usize) else { return };
         if let Some(output) = entry.take() {
-            let OutputPort { outlet: Outlet { port, policer, backlog, queue }, batch, since } = *output;
+            let OutputPort { outlet: Outlet { port, policer, backlog, queue }, batch, since, takes } = *output;
             let outlet = Outlet { port, policer, backlog, queue: change(queue) };
-            *entry = Some(Box::new(OutputPort { outlet, batch, since }));
+            *entry = Some(Box::new(OutputPort { outlet, batch, since, takes }));
         }
     }
 
@@ -363,7 +381,7 @@ impl Outputs {
     }
 
     /// Queues a whole batch for a port, as [`push`](Outputs::push) for each packet. Its longest frame has `longest`
-    /// bytes. The batch is empty afterwards. Where no packet waits for the port and none may wait, the batch is
+    /// bytes. The batch is empty afterwards. Where no packet waits for the port, and none of the batch has to, the batch is
     /// transmitted as it is.
     #[inline(always)]
     pub fn push_batch(&mut self, port: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
@@ -371,7 +389,7 @@ impl Outputs {
             && output.outlet.port.is_up()
             && longest as usize <= output.outlet.port.max_frame()
             && output.batch.is_empty()
-            && self.interval.is_zero()
+            && (self.interval.is_zero() || batch.is_full())
             && output.outlet.policer.is_none()
         {
             show_sent(&self.taps, batch, port, now);
@@ -379,7 +397,52 @@ impl Outputs {
             self.sent_lately = true;
             return;
         }
-        self.push_all(port, batch.drain(..), in_port, now);
+        self.push_waiting(port, batch, longest, in_port, now);
+    }
+
+    /// Queues a whole batch that is not transmitted as it is.
+    #[inline(never)]
+    fn push_waiting(&mut self, port: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
+        if self.port(port).is_some() {
+            return self.push_all(port, batch.drain(..), in_port, now);
+        }
+        self.push_batch_to_bond(port, batch, longest, now);
+        // Those that are not as most are.
+        batch.drain(..).for_each(|packet| self.push_to_member(port, packet, in_port, now));
+    }
+
+    /// Queues packets of a batch for the members of a bond, if the number is a bond's. Those are left whose members cannot have
+    /// them.
+    fn push_batch_to_bond(&mut self, number: PortNo, batch: &mut Batch, longest: u32, now: Time) {
+        self.to_bonds += 1;
+        let Some(choice) = self.bonds.choice(number, self.worker) else { return };
+        let mut left = Batch::new();
+        for packet in batch.drain(..) {
+            let bucket = choice.bucket(packet.data());
+            let member = match choice.member(bucket) {
+                Selected::Member(member) => member,
+                Selected::NoMember | Selected::NoBond => PortNo(u32::MAX),
+            };
+            let output = self.ports.get_mut(member.0 as usize).and_then(Option::as_deref_mut);
+            let taken =
+                output.and_then(|output| if output.takes(self.to_bonds, longest) { Some(output) } else { None });
+            let Some(output) = taken else {
+                left.push(packet);
+                continue;
+            };
+            choice.count(bucket, packet.data());
+            if output.batch.is_empty() {
+                output.since = now;
+                self.waiting.push(member);
+            }
+            output.batch.push(packet);
+            if output.batch.is_full() {
+                send((&self.taps, &self.perf), &mut output.outlet, &mut output.batch, now, &self.counters, self.worker);
+                self.sent_lately = true;
+                self.waiting.retain(|&p| p != member);
+            }
+        }
+        *batch = left;
     }
 
     /// At the end of a batch: transmits what may not wait longer.

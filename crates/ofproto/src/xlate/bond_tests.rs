@@ -1,8 +1,12 @@
 //! Packets that come in by bonds and leave by them.
 
-use datapath::{Action as DpAction, Bucket, Config};
+use std::sync::Arc;
+use std::time::Duration;
+
+use datapath::{Action as DpAction, Bucket, Config, DropReason, FlowSpec};
 use openflow::text::parse_flow_mod;
 use openflow::{FlowModCommand, OfPort, PortReason};
+use packet::flow::Mask;
 use packet::flow::text::NoNames;
 use packet::wire::{build, ethertype};
 use ports::Port as _;
@@ -270,5 +274,73 @@ fn the_datapath_chooses_as_a_plain_table_does() {
         bed.datapath.execute(packet::Packet::from_slice(&frame), &packet::Key::new(), &actions);
         bed.poll();
         assert_eq!(ports(bed.sent()), [wanted]);
+    }
+}
+
+/// Batches that go to a bond leave as their packets would one by one: each by the member of its bucket, in order, and counted for it; what
+/// no member can send is dropped.
+#[test]
+fn batches_go_where_their_packets_would() {
+    for interval in [0, 50] {
+        let bed = bond_of(BondMode::BalanceSlb, 4, 1);
+        bed.datapath.set_tx_flush_interval(Duration::from_micros(interval));
+        let output = bed.datapath.bonds().add().unwrap();
+        let number = |n| bed.bridge.port(OfPort(n)).unwrap().dp_port.unwrap();
+        // Of five parts of the buckets, one has no member, that of the third is down, and the fourth takes short frames only.
+        for bucket in 0..=u8::MAX {
+            let part = u32::from(bucket) % 5;
+            output.set_member(bucket, (part < 4).then(|| number(part + 1)));
+        }
+        set_up(&bed, 3, false);
+        bed.devices[3].set_mtu(100).unwrap();
+        bed.datapath.refresh_port(number(4)).unwrap();
+        let actions = vec![DpAction::Bond { bond: output.clone(), bucket: Bucket::ByHash }];
+        let mut key = packet::Key::new();
+        key.common_mut().in_port = number(5).0.into();
+        let (key, mask) = (Box::new(key), Box::new(Mask::wildcard()));
+        bed.datapath.install(FlowSpec { key, mask, actions, tag: Arc::new(()) }).unwrap();
+
+        let (mut wanted, mut bytes, mut down, mut too_big) = (Vec::new(), [0; 256], 0, 0);
+        for (n, size) in [1, 2, 31, 32, 33, 64, 100].into_iter().enumerate() {
+            for port in 0..size {
+                let data = if port % 5 == 3 && n % 2 == 0 { vec![0; 200] } else { vec![0; 20] };
+                let header = build::Ipv4 {
+                    src: [10, 0, 0, 1].into(),
+                    dst: [10, 0, 0, 2].into(),
+                    proto: 17,
+                    ..Default::default()
+                };
+                let packet = header.packet(build::udp(port, n as u16, &data));
+                let frame = build::ethernet(THERE, HERE, &[], ethertype::IPV4, &packet);
+                assert!(bed.devices[4].inject(&frame));
+                let bucket = datapath::bond::hash(&frame, 0) as u8;
+                match bucket % 5 {
+                    4 => down += 1,
+                    2 => {
+                        down += 1;
+                        bytes[usize::from(bucket)] += frame.len() as u64;
+                    }
+                    3 if data.len() > 100 => {
+                        too_big += 1;
+                        bytes[usize::from(bucket)] += frame.len() as u64;
+                    }
+                    part => {
+                        bytes[usize::from(bucket)] += frame.len() as u64;
+                        wanted.push((OfPort(u32::from(part) + 1), frame));
+                    }
+                }
+            }
+        }
+        bed.poll();
+        bed.datapath.set_tx_flush_interval(Duration::ZERO);
+        bed.poll();
+        let mut sent = bed.sent();
+        sent.sort_by_key(|(port, _)| *port);
+        wanted.sort_by_key(|(port, _): &(OfPort, Vec<u8>)| *port);
+        assert_eq!(sent, wanted, "{interval}");
+        let drops = bed.datapath.account().drops;
+        assert_eq!((drops.get(DropReason::PortDown), drops.get(DropReason::TooBig)), (down, too_big));
+        assert_eq!(output.bytes(), bytes);
+        assert!(down > 50 && too_big > 2);
     }
 }
