@@ -48,9 +48,10 @@ unit:
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
+# WEIR: a binary that was built already.
 functional:
-	$(CARGO) build --release --locked --bin weir
-	WEIR=$(abspath $(TARGET))/release/weir PYTEST_PROCESSES=$(PYTEST_PROCESSES) scripts/functional.sh $(PYTEST_ARGS)
+	$(if $(WEIR),,$(CARGO) build --release --locked --bin weir)
+	WEIR=$(or $(WEIR),$(abspath $(TARGET))/release/weir) PYTEST_PROCESSES=$(PYTEST_PROCESSES) scripts/functional.sh $(PYTEST_ARGS)
 
 nightly:
 	@scripts/setup.sh nightly
