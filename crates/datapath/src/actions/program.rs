@@ -126,6 +126,8 @@ pub struct Sample {
     pub sampling: Sampling,
     /// For a copy of each packet that is taken.
     pub program: Program,
+    /// Where the program begins with this step: the compact form of what comes after it, if that has one without copies.
+    unsampled: Option<CompactRewrite>,
 }
 
 /// What [`Step::PushHeader`] puts before packets.
@@ -240,7 +242,7 @@ impl Program {
                 Action::Meter(meter) => Step::Meter(meter.clone()),
                 Action::Sample { probability, actions } => {
                     let program = Program::compile_nested(actions, depth + 1);
-                    Step::Sample(Box::new(Sample { sampling: Sampling::new(*probability), program }))
+                    Step::Sample(Box::new(Sample { sampling: Sampling::new(*probability), program, unsampled: None }))
                 }
                 Action::Drop(reason) => Step::Copy(Disposition::Drop(*reason)),
             };
@@ -298,6 +300,10 @@ impl Program {
         let tracks = tracking > 0 && (again || compact.as_ref().is_some_and(|rewrite| rewrite.copies().is_empty()));
         // What comes after tracking is not all that such a program does.
         let compact = compact.filter(|_| tracks || tracking == 0);
+        let unsampled = steps.get(1..).and_then(|rest| compact_form(rest, &end));
+        if let Some(Step::Sample(sample)) = steps.first_mut() {
+            sample.unsampled = unsampled.filter(|rewrite| rewrite.copies().is_empty());
+        }
         Program { compact, needs, tracks, writes_metadata, pushes_tunnel, recirculations, steps, end }
     }
 
@@ -316,6 +322,15 @@ impl Program {
     #[inline(always)]
     pub fn compact(&self) -> Option<&CompactRewrite> {
         if self.tracks { None } else { self.compact.as_ref() }
+    }
+
+    /// Which packets it samples first, and what it does with the others, if that has a compact form without copies.
+    #[inline(always)]
+    pub fn unsampled(&self) -> Option<(Sampling, &CompactRewrite)> {
+        match self.steps.first() {
+            Some(Step::Sample(sample)) => sample.unsampled.as_ref().map(|rewrite| (sample.sampling, rewrite)),
+            _ => None,
+        }
     }
 
     /// What it does with packets after it has tracked them, if it begins with that and the rest is the same for all packets

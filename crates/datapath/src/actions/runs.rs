@@ -10,6 +10,7 @@ use crate::action::PortNo;
 use crate::actions::compact::{CompactRewrite, RewriteTable};
 use crate::actions::execute::{Executor, KeyView, Stepped, follow};
 use crate::actions::program::{Disposition, Needs, Program, Step};
+use crate::actions::sample::Sampler;
 use crate::classify::cache::headers::Found;
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
@@ -29,6 +30,7 @@ pub fn rewrite_runs(
     packets: &mut Batch,
     meta: &mut BatchMeta,
     outputs: &Outputs,
+    sampler: &mut Sampler,
 ) -> bool {
     let (starts, count) = (meta.starts(), packets.len());
     let (mut rest, mut grown, mut prefetched, mut left) = (starts, 0, false, None);
@@ -53,7 +55,7 @@ pub fn rewrite_runs(
             }
             let port = match table.arena.action(found.flow, guard) {
                 CompiledAction::Program(program) => {
-                    rewrite_run(program, &mut packets[run], meta, at, &mut grown, outputs)
+                    rewrite_run(program, &mut packets[run], meta, at, &mut grown, (outputs, sampler))
                 }
                 CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
             };
@@ -144,7 +146,7 @@ fn rewrite_compactly(
     Some(rewrite.port())
 }
 
-/// As [`rewrite_compactly`], for a program, if it only rewrites and then sends.
+/// As [`rewrite_compactly`], for a program, if it only rewrites and then sends, apart from samples that are not due.
 #[inline(always)]
 fn rewrite_run(
     program: &Program,
@@ -152,10 +154,19 @@ fn rewrite_run(
     meta: &mut BatchMeta,
     at: usize,
     grown: &mut u32,
-    outputs: &Outputs,
+    (outputs, sampler): (&Outputs, &mut Sampler),
 ) -> Option<PortNo> {
     if let Some(rewrite) = program.compact() {
         return rewrite_compactly(rewrite, packets, meta, at, grown, outputs);
+    }
+    if let Some((sampling, rewrite)) = program.unsampled() {
+        let count = packets.len();
+        if !sampler.takes_none(sampling, count) {
+            return None;
+        }
+        let port = rewrite_compactly(rewrite, packets, meta, at, grown, outputs)?;
+        sampler.pass(sampling, count);
+        return Some(port);
     }
     let port = program.rewrites_to()?;
     if program.pushes_tunnel() && !program.takes(packets, outputs) {
@@ -299,7 +310,8 @@ impl Executor {
         }
         match &program.end {
             Disposition::Output { port, max_len: u32::MAX } => {
-                self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
+                let longest = packets.iter().map(Packet::len).max().unwrap_or(0);
+                self.outputs.push_batch(*port, packets, longest as u32, view.in_port(), self.now);
             }
             Disposition::TunnelPop(pop) => {
                 self.pop_batch(pop, packets, view.in_port(), next);

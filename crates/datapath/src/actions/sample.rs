@@ -66,6 +66,19 @@ impl Sampler {
         self.take(sampling, packets)
     }
 
+    /// Whether none of `packets` packets would be taken. [`pass`](Sampler::pass) passes them then.
+    #[inline(always)]
+    pub fn takes_none(&self, sampling: Sampling, packets: usize) -> bool {
+        self.distance > sampling.stride.saturating_mul(packets as u64)
+    }
+
+    /// Passes packets of which none is taken.
+    #[inline(always)]
+    pub fn pass(&mut self, sampling: Sampling, packets: usize) {
+        debug_assert!(self.takes_none(sampling, packets));
+        self.distance -= sampling.stride * packets as u64;
+    }
+
     #[cold]
     fn take(&mut self, sampling: Sampling, packets: usize) -> Option<usize> {
         if packets == 0 {
@@ -135,6 +148,29 @@ mod tests {
         assert_eq!(one_by_one, in_runs);
         assert_eq!(one_by_one, mixed);
         assert!(one_by_one.len() > 100);
+    }
+
+    #[test]
+    fn packets_that_are_passed_are_those_that_are_not_taken() {
+        let sampling = sampling(0.03);
+        let (mut plain, mut passing) = (Sampler::new(9), Sampler::new(9));
+        let mut passed = 0;
+        for packets in (0..2000).map(|n| n % 33) {
+            if passing.takes_none(sampling, packets) {
+                passing.pass(sampling, packets);
+                passed += 1;
+                assert_eq!(plain.next(sampling, packets), None);
+                continue;
+            }
+            let mut rest = packets;
+            loop {
+                let (a, b) = (plain.next(sampling, rest), passing.next(sampling, rest));
+                assert_eq!(a, b);
+                let Some(before) = a else { break };
+                rest -= before + 1;
+            }
+        }
+        assert!((1000..1700).contains(&passed), "{passed}");
     }
 
     #[test]

@@ -182,7 +182,8 @@ impl Worker {
             }
         }
         if programs {
-            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta, &executor.outputs);
+            let Executor { outputs, sampler, .. } = &mut *executor;
+            uniform = rewrite_runs(table, &caches.rewrites, guard, packets, meta, outputs, sampler);
         }
         // The frequent case: all packets have the same action, and the batch is passed on as a whole.
         if uniform {
