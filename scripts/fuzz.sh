@@ -2,6 +2,9 @@
 # Builds the fuzz targets and runs each for a bounded time.
 # usage: fuzz.sh [SECONDS] [TARGET...]
 #
+# With FUZZ_QUICK=yes, what takes longest to compile and is not what is looked for faults in is not optimised, and crates
+# are compiled in several parts.
+#
 # Coverage instrumentation without a sanitizer works on the stable compiler; these are the flags that
 # `cargo fuzz -s none` passes, so that tool need not be installed.
 set -euo pipefail
@@ -11,9 +14,17 @@ shift || true
 host=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
--Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing"
+-Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
+options=()
+if [ "${FUZZ_QUICK:-no}" = yes ]; then
+    for package in cranelift-codegen netlink-packet-route clap_builder tokio; do
+        options+=(--config "profile.release.package.$package.opt-level=0")
+    done
+else
+    RUSTFLAGS+=" -Ccodegen-units=1"
+fi
 # --target keeps the flags away from build scripts and procedural macros.
-cargo build --release --quiet --target "$host"
+cargo build --release --quiet --target "$host" "${options[@]}"
 [ $# -gt 0 ] || set -- $(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' Cargo.toml | grep -v '^weir')
 export seconds host
 run() {
