@@ -40,6 +40,7 @@ impl RefSnooping {
         self.routers.retain(|(_, port), _| *port != gone);
     }
 
+    #[cfg(test)]
     pub fn flush(&mut self) {
         self.members.clear();
         self.routers.clear();

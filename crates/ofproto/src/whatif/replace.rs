@@ -23,7 +23,7 @@ const PIECE: usize = 1024;
 /// There are too many changes, or a flow has a field for which the bridge has no place.
 pub fn replacing(bridge: &Bridge, wanted: &[FlowMod]) -> Result<Vec<FlowMod>, Problem> {
     let tlv = &fields(bridge);
-    let (rules, mut changes) = (index(bridge, wanted, tlv)?, Vec::new());
+    let (rules, mut gone) = (index(bridge, wanted, tlv)?, Vec::new());
     let mut kept = HashSet::new();
     let mut walk = bridge.walk_rules(FlowStatsRequest {
         matching: Match::any(),
@@ -40,29 +40,33 @@ pub fn replacing(bridge: &Bridge, wanted: &[FlowMod]) -> Result<Vec<FlowMod>, Pr
                     kept.insert(Arc::as_ptr(wanted));
                 }
                 Some(_) => {}
-                None => {
-                    let command = FlowModCommand::DeleteStrict;
-                    let mut change = FlowMod::new(command, rule.matching(tlv), Instructions::default());
-                    (change.table, change.priority) = (Some(rule.table), rule.priority);
-                    changes.push(change);
-                }
-            }
-            if changes.len() > MOST_CHANGES {
-                return Err(Problem::TooMany(changes.len()));
+                None => gone.push(rule),
             }
         }
-    }
-    for (table, rules) in &rules {
-        for rule in rules.iter().filter(|rule| !kept.contains(&Arc::as_ptr(rule))) {
-            let list = Instructions::clone(&rule.instructions);
-            let mut change = FlowMod::new(FlowModCommand::Add, rule.matching(tlv), list);
-            (change.table, change.priority, change.new_cookie) = (Some(*table), rule.priority, Some(rule.cookie));
-            (change.idle_timeout, change.hard_timeout) = (rule.idle_timeout, rule.hard_timeout);
-            (change.importance, change.flags) = (rule.importance, rule.flags);
-            changes.push(change);
+        if gone.len() > MOST_CHANGES {
+            return Err(Problem::TooMany(gone.len()));
         }
     }
-    if changes.len() > MOST_CHANGES { Err(Problem::TooMany(changes.len())) } else { Ok(changes) }
+    let new = || rules.values().flat_map(Classifier::iter).filter(|rule| !kept.contains(&Arc::as_ptr(rule)));
+    // Messages take a hundred times as much memory as rules that are there anyway.
+    let count = gone.len() + new().count();
+    if count > MOST_CHANGES {
+        return Err(Problem::TooMany(count));
+    }
+    let deletes = gone.iter().map(|rule| {
+        let mut change = FlowMod::new(FlowModCommand::DeleteStrict, rule.matching(tlv), Instructions::default());
+        (change.table, change.priority) = (Some(rule.table), rule.priority);
+        change
+    });
+    let adds = new().map(|rule| {
+        let list = Instructions::clone(&rule.instructions);
+        let mut change = FlowMod::new(FlowModCommand::Add, rule.matching(tlv), list);
+        (change.table, change.priority, change.new_cookie) = (Some(rule.table), rule.priority, Some(rule.cookie));
+        (change.idle_timeout, change.hard_timeout) = (rule.idle_timeout, rule.hard_timeout);
+        (change.importance, change.flags) = (rule.importance, rule.flags);
+        change
+    });
+    Ok(deletes.chain(adds).collect())
 }
 
 /// The wanted rules by table. Of two with one match and priority, the last one counts.
