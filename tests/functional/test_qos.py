@@ -157,3 +157,41 @@ def test_many_queues_and_absurd_rates(lab):
     assert "ceil 400Gbit" in classes(lab)["1:2"]
     send(lab, 7002, 3)
     assert shown(lab, "Queue 70")["tx_packets"] == 3
+
+
+QOS = """
+[[bridge]]
+name = "br0"
+flows = ["in_port=1,udp,actions=set_queue:1,output:2", "priority=1,actions=NORMAL"]
+[[bridge.port]]
+name = "{a}"
+ofport = 1
+[[bridge.port]]
+name = "{b}"
+ofport = 2
+{qos}
+"""
+TWO = """[bridge.port.qos]
+type = "linux-htb"
+options = {{ max-rate = 80_000_000 }}
+[[bridge.port.qos.queue]]
+number = 1
+options = {{ min-rate = 8_000_000, max-rate = {most} }}
+"""
+
+
+def test_a_file_says_which_queues_a_port_has(weir, net):
+    a, b = net.host("10.0.0.1/24"), net.host("10.0.0.2/24")
+    config = lambda qos: QOS.format(a=a.port, b=b.port, qos=qos)
+    daemon = weir(config(TWO.format(most=40_000_000)))
+    until(lambda: "max-rate: 40000000" in daemon.appctl("qos/show", b.port), what="the queue")
+    with udp(b, "10.0.0.2", 5000) as server, udp(a, "10.0.0.1") as client:
+        server.settimeout(10)
+        client.sendto(b"to queue 1", ("10.0.0.2", 5000))
+        assert server.recv(100) == b"to queue 1"
+    # Traffic is counted by the kernel's class.
+    until(lambda: int(re.search(r"^Queue 1:\n(?:  .*\n)*?  tx_packets: (\d+)", daemon.appctl("qos/show", b.port), re.M)[1]) == 1, what="a count")
+    for qos, expected in [(TWO.format(most=16_000_000), "max-rate: 16000000"), ("", f"QoS not configured on {b.port}")]:
+        daemon.configure(config(qos))
+        daemon.cli("reload")
+        until(lambda: expected in daemon.appctl("qos/show", b.port), what=expected)

@@ -70,11 +70,17 @@ impl Qos {
             let known: Vec<_> = TYPES.iter().map(|kind| kind.name).collect();
             format!("there is no QoS of type {name:?}; known types: {}", known.join(", "))
         })?;
-        let mut qos = Qos { kind, settings: known(kind.settings, settings), queues: BTreeMap::new() };
+        let mut qos = Qos { kind, settings: Settings::new(), queues: BTreeMap::new() };
+        qos.set(settings);
         if kind.queues > 0 {
             qos.queues.insert(0, Settings::new());
         }
         Ok(qos)
+    }
+
+    /// Replaces the settings of the port.
+    pub fn set<'a>(&mut self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) {
+        self.settings = known(self.kind.settings, settings);
     }
 
     /// Adds a queue. An error says why it cannot be had.

@@ -57,6 +57,7 @@ mod bond;
 mod export;
 mod lldp;
 mod path_checks;
+mod qos;
 mod reader;
 pub mod settings;
 mod spanning_tree;
@@ -485,22 +486,28 @@ fn read_port(name: &str, mut s: Section) -> Port {
     let vlans = read_vlans(&mut s);
     let (bond, lacp) = (bond::read(&mut s), bond::read_lacp(&mut s));
     let spanning_tree = spanning_tree::read_port(&mut s);
+    let qos = qos::read(&mut s);
     let mcast_snooping = mcast::PortSettings {
         flood: s.bool("mcast-snooping-flood").unwrap_or(false),
         flood_reports: s.bool("mcast-snooping-flood-reports").unwrap_or(false),
     };
     let members = s.named("interface", |name, mut s| {
         check_interface_name(name, &s);
-        let interface = Interface { mcast_snooping, ..read_interface(&mut s) };
+        let mut interface = Interface { mcast_snooping, ..read_interface(&mut s) };
         s.finish();
         check_options(&s, name, &interface);
+        qos.put(&mut interface);
         interface
     });
     let interface = read_interface(&mut s);
     s.finish();
     if members.is_empty() {
         check_options(&s, name, &interface);
-        let interface = Interface { mcast_snooping, ..interface };
+        let mut interface = Interface { mcast_snooping, ..interface };
+        if interface.policing.egress.is_some() && qos.is_some() {
+            s.error_at("qos", "a port has a QoS, or egress-policer-cir and egress-policer-cbs");
+        }
+        qos.put(&mut interface);
         return Port { lacp, spanning_tree, ..Port::single(name, interface, vlans) };
     }
     if interface != (Interface { kind: "system".into(), ingress_offload: true, ..Interface::default() }) {

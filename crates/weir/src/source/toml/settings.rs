@@ -248,6 +248,23 @@ pub const TABLES: &[Table] = &[
         },
     },
     Table {
+        header: "[bridge.port.qos]",
+        help: "What shares what the port above it is sent, and how fast, as the tables QoS and Queue of ovs-vswitchd.conf.db(5) have it.",
+        settings: settings! {
+            "type" TEXT "" "linux-htb, linux-hfsc, trtcm-policer, linux-sfq, linux-codel, linux-fq_codel, linux-netem or linux-noop. It has to be there.";
+            "options" "a table" "{}" "Settings of the type: { max-rate = 1000000000 }, in bit/s.";
+        },
+    },
+    Table {
+        header: "[[bridge.port.qos.queue]]",
+        help: "A queue of it. Queue 0, which has what names no other one, is there anyway.",
+        settings: settings! {
+            "number" COUNT "" "The number by which set_queue and enqueue name it. It has to be there.";
+            "options" "a table" "{}" "Settings of the type: { min-rate = 500000000, max-rate = 1000000000, priority = 1 }.";
+            "dscp" "0 to 63" "" "The DSCP of packets that are put into it; without, they keep theirs.";
+        },
+    },
+    Table {
         header: "[bridge.sflow]",
         help: "sFlow of the bridge above it.",
         settings: settings! {
@@ -316,12 +333,19 @@ mod tests {
             "[[bridge.controllers]]" => "target = \"ptcp:\"",
             "[[bridge.port]]" => "name = \"p\"",
             "[[bridge.port.interface]]" => "name = \"i\"",
+            "[bridge.port.qos]" => "type = \"linux-htb\"",
+            "[[bridge.port.qos.queue]]" => "number = 1",
             "[bridge.sflow]" | "[bridge.netflow]" | "[bridge.ipfix]" => "targets = [\"192.0.2.1:9\"]",
             "[[bridge.collector-set]]" => "id = 1\ntargets = [\"192.0.2.1:9\"]",
             _ => "",
         };
         let above = match table.header {
-            "[[bridge.port.interface]]" => "[[bridge]]\nname = \"b\"\n[[bridge.port]]\nname = \"p\"\n",
+            "[[bridge.port.interface]]" | "[bridge.port.qos]" => {
+                "[[bridge]]\nname = \"b\"\n[[bridge.port]]\nname = \"p\"\n"
+            }
+            "[[bridge.port.qos.queue]]" => {
+                "[[bridge]]\nname = \"b\"\n[[bridge.port]]\nname = \"p\"\n[bridge.port.qos]\ntype = \"linux-htb\"\n"
+            }
             header if header.contains("bridge.") => "[[bridge]]\nname = \"b\"\n",
             _ => "",
         };

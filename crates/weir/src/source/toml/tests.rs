@@ -187,6 +187,30 @@ fn mistakes_are_explained() {
         ("[[conntrack.zone]]\nnumber = 1\n[[conntrack.zone]]\nnumber = 1", "zone 1 is listed twice"),
         ("[[conntrack.zone]]\nnumber = 1\ntimeouts = { tcp_sin_sent = 3 }", "did you mean \"tcp_syn_sent\""),
         ("[[conntrack.zone]]\nnumber = 1\ntimeouts = { udp_first = -3 }", "-3 is not a number of seconds"),
+        ("{p}[bridge.port.qos]\noptions = {}", "a QoS needs a type"),
+        ("{p}[bridge.port.qos]\ntype = 'linux-htp'", "known types: linux-htb"),
+        (
+            "{p}[bridge.port.qos]\ntype = 'egress-policer'",
+            "egress-policer-cir and egress-policer-cbs of the port are for this",
+        ),
+        ("{p}[bridge.port.qos]\ntype = 'linux-htb'\noptions = { max_rat = 1 }", "did you mean \"max-rate\"?"),
+        ("{p}[bridge.port.qos]\ntype = 'linux-htb'\noptions = { max-rate = -1 }", "-1 is not a number"),
+        ("{p}[bridge.port.qos]\ntype = 'linux-sfq'\n[[bridge.port.qos.queue]]\nnumber = 1", "has no queues"),
+        ("{p}[bridge.port.qos]\ntype = 'linux-htb'\n[[bridge.port.qos.queue]]\ndscp = 1", "a queue needs a number"),
+        ("{p}[bridge.port.qos]\ntype = 'linux-htb'\n[[bridge.port.qos.queue]]\nnumber = 61440", "below 61440"),
+        (
+            "{p}[bridge.port.qos]\ntype = 'linux-htb'\nqueue = [{ number = 1 }, { number = 1 }]",
+            "queue 1 is listed twice",
+        ),
+        (
+            "{p}[bridge.port.qos]\ntype = 'linux-htb'\nqueue = [{ number = 1, options = { cir = 1 } }]",
+            "settings here: burst, max-rate, min-rate, priority",
+        ),
+        ("{p}[bridge.port.qos]\ntype = 'trtcm-policer'\noptions = { cir = 1 }", "cir needs cbs"),
+        (
+            "{p}egress-policer-cir = 1\negress-policer-cbs = 1\n[bridge.port.qos]\ntype = 'linux-htb'",
+            "a port has a QoS, or egress-policer-cir",
+        ),
         ("[conntrack]\nlimits = 3", "did you mean \"limit\""),
         ("[workers]\ncores = [1, 1]", "core 1 is listed twice"),
         ("[workers]\ncores = 2", "expected an array, cores = [...] or [[workers.cores]], got 2"),
@@ -288,6 +312,28 @@ name = "br1"
 [bridge.sflow]
 targets = ["192.0.2.9"]
 "#;
+
+#[test]
+fn ports_have_queues() {
+    let text = "[[bridge]]\nname = 'b'\n[[bridge.port]]\nname = 'p'\n[bridge.port.qos]\ntype = 'linux-htb'\noptions = { max-rate = 9_000_000 }\n\
+                [[bridge.port.qos.queue]]\nnumber = 0\noptions = { priority = 3 }\n[[bridge.port.qos.queue]]\nnumber = 7\ndscp = 46\n\
+                options = { min-rate = 1000, max-rate = 2000 }\n\
+                [[bridge.port]]\nname = 'bond'\ninterface = [{ name = 'a' }, { name = 'b2' }]\n\
+                qos = { type = 'trtcm-policer', options = { cir = 1000, cbs = 2000 }, queue = [{ number = 1, options = { eir = 5, ebs = 6 } }] }";
+    let desired = load_text(text).unwrap().desired;
+    let ports = &desired.bridges["b"].ports;
+    let interface = &ports["p"].interfaces["p"];
+    let mut wanted = ports::Qos::new("linux-htb", [("max-rate", "9000000")]).unwrap();
+    wanted.add_queue(0, [("priority", "3")]).unwrap();
+    wanted.add_queue(7, [("min-rate", "1000"), ("max-rate", "2000")]).unwrap();
+    assert_eq!((interface.qos.as_ref(), &interface.queue_dscp), (Some(&wanted), &[(7, 46)].into()));
+    assert_eq!(interface.policing.egress, None);
+    for interface in ports["bond"].interfaces.values() {
+        let Some(Egress::TwoRates(limits)) = &interface.policing.egress else { panic!("{interface:?}") };
+        assert_eq!((limits.port.cir, limits.queues[&0].cbs, limits.queues[&1].eir), (1000, 2000, 5));
+        assert_eq!(interface.qos, None);
+    }
+}
 
 #[test]
 fn what_bridges_export() {
