@@ -41,8 +41,11 @@ const READS: usize = 16;
 /// The shortest frame: an Ethernet header. Who sends a shorter one does not speak this protocol.
 const MIN_FRAME: usize = 14;
 
-/// The first pause before connecting again, and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+/// The first pause before connecting again, and the longest. It is short: the other port is often made just after this one.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(8));
+
+/// The first pause before connecting again to who has hung up, or after what should not fail.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -267,7 +270,7 @@ impl Pump {
         match connect(&self.target) {
             Ok(fd) => {
                 self.peers.push(Peer::new(fd));
-                self.backoff = BACKOFF.0;
+                self.backoff = LONG_PAUSE;
             }
             Err(_) => {
                 self.due = Instant::now() + self.backoff;
@@ -312,7 +315,7 @@ impl Pump {
             && error != Errno::INTR
         {
             tracing::warn!("a dummy port cannot wait for its patch sockets: {error}");
-            std::thread::sleep(BACKOFF.0);
+            std::thread::sleep(LONG_PAUSE);
         }
     }
 
