@@ -239,6 +239,8 @@ impl Frame {
             Field::NshFlags => 12,
             _ => 0,
         };
+        // The field is wider than its bits in the header, between which and the next byte are the flags (RFC 8300 section 2.2).
+        let mask = if field == Field::NshTtl { mask & 0x3f } else { mask };
         let (value, mask) = (value << shift, mask << shift);
         let (before, at) = (self.bytes.clone(), usize::from(header) + at);
         for (i, byte) in self.bytes[at..at + len].iter_mut().rev().enumerate() {
