@@ -2,9 +2,7 @@
 # Runs a command in a clean clone of this project on a pristine Debian 12: a chroot with no more than apt and git, and
 # mounts and processes of its own. What works there has no set-up step missing.
 #
-# usage: bare.sh [--without-rust] [--keep FILE TO] COMMAND...        e.g.  scripts/bare.sh make demo
-#
-# --keep: once the command has succeeded, copies a file of the clone out of it.
+# usage: bare.sh [--without-rust] COMMAND...        e.g.  scripts/bare.sh make demo
 #
 # The clone is of what is committed. How this machine reaches registries is carried in: proxies, certificates,
 # apt's sources (where this is Debian 12 too), and the configuration of pip and cargo. So are, if the Rust toolchain that
@@ -16,15 +14,9 @@
 set -euo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 2; }
 rust=yes
-keep=()
 while :; do
     case ${1:-} in
         --without-rust) rust= ;;
-        --keep)
-            [ $# -gt 2 ] || usage
-            keep=("$2" "$3")
-            shift 2
-            ;;
         --) shift; break ;;
         -* | '') usage ;;
         *) break ;;
@@ -33,7 +25,6 @@ while :; do
 done
 repository=$(cd "$(dirname "$0")/.." && pwd)
 if [ "$(id -u)" != 0 ]; then
-    [ "${#keep[@]}" = 0 ] || set -- --keep "${keep[@]}" "$@"
     [ -n "$rust" ] || set -- --without-rust "$@"
     exec sudo -E env "PATH=$PATH" "$0" "$@"
 fi
@@ -159,5 +150,4 @@ child=$!
 status=0
 wait "$child" || status=$?
 child=
-[ "$status" != 0 ] || [ "${#keep[@]}" = 0 ] || cp "$root/system/src/weir/${keep[0]}" "${keep[1]}"
 exit "$status"

@@ -2,8 +2,8 @@
 # Builds the fuzz targets and runs each for a bounded time.
 # usage: fuzz.sh [SECONDS] [TARGET...]
 #
-# With FUZZ_QUICK=yes, what takes longest to compile and is not what is looked for faults in is not optimised, and crates
-# are compiled in several parts.
+# With FUZZ_QUICK=yes, all is optimised less, what takes longest to compile and is not what is looked for faults in not at
+# all, and crates are compiled in several parts.
 #
 # Coverage instrumentation without a sanitizer works on the stable compiler; these are the flags that
 # `cargo fuzz -s none` passes, so that tool need not be installed.
@@ -17,6 +17,7 @@ export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing"
 options=()
 if [ "${FUZZ_QUICK:-no}" = yes ]; then
+    export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=0
     for package in cranelift-codegen netlink-packet-route clap_builder tokio; do
         options+=(--config "profile.release.package.$package.opt-level=0")
     done

@@ -35,16 +35,6 @@ def test_nothing_is_there_but_the_clone(bare):
     assert len(out.splitlines()) == 3 and "target" in out.splitlines()[2], out
 
 
-def test_a_file_is_kept_of_what_has_succeeded(bare, tmp_path):
-    kept = tmp_path / "kept"
-    p = bare("echo made > made; exit 3", "--keep", "made", str(kept))
-    assert (p.communicate(timeout=100)[0], p.returncode, kept.exists()) == ("", 3, False)
-    p = bare("echo made > made", "--keep", "made", str(kept))
-    assert (p.communicate(timeout=100)[0], p.returncode, kept.read_text()) == ("", 0, "made\n")
-    p = bare("true", "--keep", "not made", str(kept))
-    assert "not made" in p.communicate(timeout=100)[0] and p.returncode != 0
-
-
 def test_nothing_of_rust_is_there_where_none_is_wanted(bare):
     p = bare("command -v cargo rustc rustup || echo none", "--without-rust")
     assert p.communicate(timeout=100)[0] == "none\n"
