@@ -310,8 +310,7 @@ impl Executor {
         }
         match &program.end {
             Disposition::Output { port, max_len: u32::MAX } => {
-                let longest = packets.iter().map(Packet::len).max().unwrap_or(0);
-                self.outputs.push_batch(*port, packets, longest as u32, view.in_port(), self.now);
+                self.outputs.push_all(*port, packets.drain(..), view.in_port(), self.now);
             }
             Disposition::TunnelPop(pop) => {
                 self.pop_batch(pop, packets, view.in_port(), next);

@@ -291,6 +291,23 @@ fn every_packet_is_sampled_once_whatever_its_run_is() {
     }
 }
 
+/// Packets that are runs of their own leave together, whether they are sampled or not.
+#[test]
+fn what_is_sampled_is_still_gathered() {
+    let bed = bed(&["in_port=1,udp,tp_dst=0/1,actions=2", "in_port=1,udp,tp_dst=1/1,actions=2"]);
+    bed.bridge.set_export(&sflow(2));
+    let batches = || bed.datapath.stats().workers.iter().map(|worker| worker.batches_sent).sum::<u64>();
+    for round in 0..20 {
+        let before = batches();
+        (0..32).for_each(|port| assert!(bed.devices[0].inject(&udp(port))));
+        bed.poll();
+        assert_eq!(bed.sent().len(), 32);
+        // The first ones wait for what translates them.
+        assert!(round == 0 || batches() - before == 1, "{round}: {}", batches() - before);
+        bed.bridge.export_reports();
+    }
+}
+
 /// The records of NetFlow that there would be if all flows ended now: input, output, packets.
 fn records(bed: &Bed) -> Vec<(u16, u16, u32)> {
     // Statistics come by a round.
