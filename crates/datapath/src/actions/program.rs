@@ -300,9 +300,8 @@ impl Program {
         let tracks = tracking > 0 && (again || compact.as_ref().is_some_and(|rewrite| rewrite.copies().is_empty()));
         // What comes after tracking is not all that such a program does.
         let compact = compact.filter(|_| tracks || tracking == 0);
-        let unsampled = steps.get(1..).and_then(|rest| compact_form(rest, &end));
-        if let Some(Step::Sample(sample)) = steps.first_mut() {
-            sample.unsampled = unsampled.filter(|rewrite| rewrite.copies().is_empty());
+        if let [Step::Sample(sample), rest @ ..] = &mut steps[..] {
+            sample.unsampled = compact_form(rest, &end).filter(|rewrite| rewrite.copies().is_empty());
         }
         Program { compact, needs, tracks, writes_metadata, pushes_tunnel, recirculations, steps, end }
     }

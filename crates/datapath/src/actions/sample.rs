@@ -58,9 +58,8 @@ impl Sampler {
     /// them. After a sample, it is to be asked about those behind it.
     #[inline(always)]
     pub fn next(&mut self, sampling: Sampling, packets: usize) -> Option<usize> {
-        let way = sampling.stride.saturating_mul(packets as u64);
-        if self.distance > way {
-            self.distance -= way;
+        if self.takes_none(sampling, packets) {
+            self.pass(sampling, packets);
             return None;
         }
         self.take(sampling, packets)

@@ -78,6 +78,17 @@ struct OutputPort {
 }
 
 impl OutputPort {
+    /// Adds a packet to the batch. Returns whether it is full then.
+    #[inline(always)]
+    fn gather(&mut self, packet: Packet, waiting: &mut Vec<PortNo>, now: Time) -> bool {
+        if self.batch.is_empty() {
+            self.since = now;
+            waiting.push(self.outlet.port.no);
+        }
+        self.batch.push(packet);
+        self.batch.is_full()
+    }
+
     /// Whether the port is up and takes frames of this length. `batch`: number of the batch that this is asked for.
     #[inline(always)]
     fn takes(&mut self, batch: u64, longest: u32) -> bool {
@@ -306,12 +317,7 @@ impl Outputs {
         if !output.outlet.port.is_up() {
             return self.retire_one(packet, DropReason::PortDown, port);
         }
-        if output.batch.is_empty() {
-            output.since = now;
-            self.waiting.push(port);
-        }
-        output.batch.push(packet);
-        if output.batch.is_full() {
+        if output.gather(packet, &mut self.waiting, now) {
             send((&self.taps, &self.perf), &mut output.outlet, &mut output.batch, now, &self.counters, self.worker);
             self.sent_lately = true;
             self.waiting.retain(|&p| p != port);
@@ -431,18 +437,16 @@ impl Outputs {
                 continue;
             };
             choice.count(bucket, packet.data());
-            if output.batch.is_empty() {
-                output.since = now;
-                self.waiting.push(member);
-            }
-            output.batch.push(packet);
-            if output.batch.is_full() {
+            if output.gather(packet, &mut self.waiting, now) {
                 send((&self.taps, &self.perf), &mut output.outlet, &mut output.batch, now, &self.counters, self.worker);
                 self.sent_lately = true;
                 self.waiting.retain(|&p| p != member);
             }
         }
-        *batch = left;
+        // Hardly ever: moving an empty batch would cost as much as a full one.
+        if !left.is_empty() {
+            *batch = left;
+        }
     }
 
     /// At the end of a batch: transmits what may not wait longer.

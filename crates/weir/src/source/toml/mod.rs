@@ -496,7 +496,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
         let mut interface = Interface { mcast_snooping, ..read_interface(&mut s) };
         s.finish();
         check_options(&s, name, &interface);
-        qos.put(&mut interface);
+        qos.put(&mut interface, &s);
         interface
     });
     let interface = read_interface(&mut s);
@@ -504,10 +504,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
     if members.is_empty() {
         check_options(&s, name, &interface);
         let mut interface = Interface { mcast_snooping, ..interface };
-        if interface.policing.egress.is_some() && qos.is_some() {
-            s.error_at("qos", "a port has a QoS, or egress-policer-cir and egress-policer-cbs");
-        }
-        qos.put(&mut interface);
+        qos.put(&mut interface, &s);
         return Port { lacp, spanning_tree, ..Port::single(name, interface, vlans) };
     }
     if interface != (Interface { kind: "system".into(), ingress_offload: true, ..Interface::default() }) {

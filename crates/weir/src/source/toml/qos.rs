@@ -19,13 +19,11 @@ pub struct PortQos {
 }
 
 impl PortQos {
-    /// Whether it says anything.
-    pub fn is_some(&self) -> bool {
-        self.qos.is_some() || self.limits.is_some()
-    }
-
-    /// Has an interface of the port do what the QoS says.
-    pub fn put(&self, interface: &mut Interface) {
+    /// Has an interface of the port, which was read from `s`, do what the QoS says.
+    pub fn put(&self, interface: &mut Interface, s: &Section) {
+        if interface.policing.egress.is_some() && (self.qos.is_some() || self.limits.is_some()) {
+            s.error_at("egress-policer-cir", "a port has a QoS, or egress-policer-cir and egress-policer-cbs");
+        }
         interface.qos.clone_from(&self.qos);
         interface.queue_dscp.clone_from(&self.dscp);
         if let Some(limits) = &self.limits {

@@ -211,6 +211,10 @@ fn mistakes_are_explained() {
             "{p}egress-policer-cir = 1\negress-policer-cbs = 1\n[bridge.port.qos]\ntype = 'linux-htb'",
             "a port has a QoS, or egress-policer-cir",
         ),
+        (
+            "{p}qos = { type = 'linux-htb' }\ninterface = [{ name = 'i', egress-policer-cir = 1, egress-policer-cbs = 1 }]",
+            "bridge.b.port.p.interface.i.egress-policer-cir: a port has a QoS, or egress-policer-cir",
+        ),
         ("[conntrack]\nlimits = 3", "did you mean \"limit\""),
         ("[workers]\ncores = [1, 1]", "core 1 is listed twice"),
         ("[workers]\ncores = 2", "expected an array, cores = [...] or [[workers.cores]], got 2"),
