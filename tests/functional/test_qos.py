@@ -195,3 +195,12 @@ def test_a_file_says_which_queues_a_port_has(weir, net):
         daemon.configure(config(qos))
         daemon.cli("reload")
         until(lambda: expected in daemon.appctl("qos/show", b.port), what=expected)
+
+
+def test_patch_ports_and_tunnels_have_none_and_the_log_says_so(ovs):
+    ovs.start()
+    ovs.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
+    for name, kind, option in [("pa", "patch", "peer=pb"), ("vx", "vxlan", "remote_ip=192.0.2.1")]:
+        ovs.vsctl("add-port", "br0", name, "--", "set", "interface", name, f"type={kind}", f"options:{option}", "--",
+                  "set", "port", name, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb")
+        until(lambda: f"port {name}: QoS of type linux-htb has no effect" in ovs.log(), what=f"a word on {name}")

@@ -401,6 +401,17 @@ pub const NO_PROGRAM: &str = "ingress-ebpf-program names a program of the file i
 pub const NO_FRAMES: &str =
     "a patch port receives no frames of its own; set the filter on the port that they come from";
 
+/// Why patch ports and tunnels have no QoS.
+pub const NO_QOS: &str =
+    "patch ports and tunnels send nothing by themselves; set the QoS on the port by which their packets leave";
+
+impl Interface {
+    /// Whether it is a device of its own: no patch port, and no tunnel.
+    pub fn is_device(&self) -> bool {
+        self.kind != "patch" && !ports::tunnel::KIND.names.contains(&self.kind.as_str())
+    }
+}
+
 impl Port {
     /// A port of one interface, whose name it has.
     pub fn single(name: &str, interface: Interface, vlans: Vlans) -> Port {

@@ -339,6 +339,13 @@ impl DatabaseState {
             let mut interfaces = self.interfaces(&interfaces, dummies, rules);
             if !interfaces.is_empty() {
                 let (dscp, (egress, qos)) = (queue_dscp(replica, port), self.qos(replica, port, port_name));
+                if let Some(qos) = &qos
+                    && !interfaces.values().all(Interface::is_device)
+                {
+                    let kind = qos.kind.name;
+                    self.notes
+                        .insert(format!("port {port_name}: QoS of type {kind} has no effect: {}", desired::NO_QOS));
+                }
                 let mcast_snooping = self.port_multicast(port, port_name);
                 interfaces.values_mut().for_each(|interface| {
                     interface.queue_dscp.clone_from(&dscp);

@@ -603,7 +603,7 @@ const PATCH: &str = "patch";
 
 fn check_options(s: &Section, name: &str, interface: &Interface) {
     let is_tunnel = ports::tunnel::KIND.names.contains(&interface.kind.as_str());
-    if interface.kind == PATCH || is_tunnel {
+    if !interface.is_device() {
         if interface.ingress_filter.is_some() {
             s.error_at("ingress-filter", desired::NO_FRAMES);
         }

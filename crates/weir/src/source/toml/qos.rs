@@ -6,7 +6,7 @@ use datapath::{EgressPolicer as DpPolicer, TrtcmPolicer};
 use ports::Qos;
 
 use super::reader::{Item, Section};
-use crate::config::desired::Interface;
+use crate::config::desired::{self, Interface};
 use crate::config::error::nearest;
 use crate::config::policing::{Egress, TwoRates};
 
@@ -21,7 +21,13 @@ pub struct PortQos {
 impl PortQos {
     /// Has an interface of the port, which was read from `s`, do what the QoS says.
     pub fn put(&self, interface: &mut Interface, s: &Section) {
-        if interface.policing.egress.is_some() && (self.qos.is_some() || self.limits.is_some()) {
+        if self.qos.is_none() && self.limits.is_none() {
+            return;
+        }
+        if !interface.is_device() {
+            s.error_at("qos", desired::NO_QOS);
+        }
+        if interface.policing.egress.is_some() {
             s.error_at("egress-policer-cir", "a port has a QoS, or egress-policer-cir and egress-policer-cbs");
         }
         interface.qos.clone_from(&self.qos);

@@ -212,6 +212,10 @@ fn mistakes_are_explained() {
             "a port has a QoS, or egress-policer-cir",
         ),
         (
+            "{p}type = 'patch'\noptions = { peer = 'x' }\nqos = { type = 'linux-htb' }",
+            "bridge.b.port.p.qos: patch ports and tunnels send nothing",
+        ),
+        (
             "{p}qos = { type = 'linux-htb' }\ninterface = [{ name = 'i', egress-policer-cir = 1, egress-policer-cbs = 1 }]",
             "bridge.b.port.p.interface.i.egress-policer-cir: a port has a QoS, or egress-policer-cir",
         ),
