@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use packet::wire::ethertype;
+use packet::{BATCH_SIZE, Batch};
 use parking_lot::Mutex;
 
 use crate::port_no::PortNo;
@@ -142,16 +143,33 @@ pub(crate) struct Choice<'a> {
 }
 
 impl Choice<'_> {
+    /// Finds the ports of all packets of a batch, and counts the packets that have one.
+    #[inline(always)]
+    pub fn find_members(&self, batch: &Batch, members: &mut Members) {
+        for (packet, member) in batch.iter().zip(&mut members.0) {
+            let bucket = self.bucket(packet.data());
+            *member = self.table.ports[usize::from(bucket)].load(Relaxed);
+            if *member != NOWHERE {
+                self.count(bucket, packet.data());
+            }
+        }
+    }
+
+    /// The port of a frame.
+    pub fn member_of(&self, frame: &[u8]) -> Selected {
+        self.member(self.bucket(frame))
+    }
+
     /// The bucket by which a frame goes.
     #[inline(always)]
-    pub fn bucket(&self, frame: &[u8]) -> usize {
-        self.bucket.unwrap_or_else(|| hash(frame, self.basis)) as usize % BUCKETS
+    fn bucket(&self, frame: &[u8]) -> u8 {
+        self.bucket.unwrap_or_else(|| hash(frame, self.basis)) as u8
     }
 
     /// The port of a bucket.
     #[inline(always)]
-    pub fn member(&self, bucket: usize) -> Selected {
-        match self.table.ports[bucket].load(Relaxed) {
+    fn member(&self, bucket: u8) -> Selected {
+        match self.table.ports[usize::from(bucket)].load(Relaxed) {
             NOWHERE => Selected::NoMember,
             port => Selected::Member(PortNo(port)),
         }
@@ -159,9 +177,32 @@ impl Choice<'_> {
 
     /// Counts a frame that goes by a bucket.
     #[inline(always)]
-    pub fn count(&self, bucket: usize, frame: &[u8]) {
-        let bytes = &self.bytes[bucket];
+    fn count(&self, bucket: u8, frame: &[u8]) {
+        let bytes = &self.bytes[usize::from(bucket)];
         bytes.store(bytes.load(Relaxed).wrapping_add(frame.len() as u64), Relaxed);
+    }
+}
+
+/// The ports of a batch's packets, in their order.
+pub(crate) struct Members([u32; BATCH_SIZE]);
+
+impl Members {
+    /// Those of no packets.
+    #[inline(always)]
+    pub fn none() -> Members {
+        Members([NOWHERE; BATCH_SIZE])
+    }
+
+    /// The port of a packet, by its place in the batch; a number that no port has where it goes nowhere.
+    #[inline(always)]
+    pub fn of(&self, at: u32) -> PortNo {
+        PortNo(self.0[at as usize % BATCH_SIZE])
+    }
+
+    /// Which packets go to a port: bit n stands for packet n.
+    #[inline(never)]
+    pub fn going_to(&self, port: PortNo) -> u32 {
+        self.0.iter().enumerate().fold(0, |bits, (n, &member)| bits | u32::from(member == port.0) << n)
     }
 }
 

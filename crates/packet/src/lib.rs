@@ -13,6 +13,7 @@ pub mod flow;
 pub mod wire;
 
 pub use buffer::pool::{Pool, PoolConfig};
+pub use buffer::split::Split;
 pub use buffer::{BATCH_SIZE, Batch, Memory, Offload, Packet};
 pub use flow::{Field, Key, Mask};
 pub use weir_time::{Clock, Time};

@@ -15,10 +15,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use packet::{Batch, Packet, Time};
+use packet::{Batch, Packet, Split, Time};
 
 use crate::action::PortNo;
-use crate::bond::{Bonds, Selected};
+use crate::bond::{Bonds, Members, Selected};
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
@@ -55,8 +55,6 @@ pub struct Outputs {
     pub perf: Option<Arc<PerfMetrics>>,
     /// What the numbers are that are no port's.
     bonds: Arc<Bonds>,
-    /// Number of the last batch that went to a bond.
-    to_bonds: u64,
     /// Who looks at packets: nobody, nearly always.
     taps: Option<Box<Taps>>,
     /// For taps: the flow whose actions are being executed. Not kept up to date without one, nor where packets of several flows are sent
@@ -73,8 +71,6 @@ struct OutputPort {
     batch: Batch,
     /// When the first packet of `batch` was added.
     since: Time,
-    /// Number of the last batch that went to a bond with this member, and whether the port took its packets.
-    takes: (u64, bool),
 }
 
 impl OutputPort {
@@ -89,14 +85,9 @@ impl OutputPort {
         self.batch.is_full()
     }
 
-    /// Whether the port is up and takes frames of this length. `batch`: number of the batch that this is asked for.
-    #[inline(always)]
-    fn takes(&mut self, batch: u64, longest: u32) -> bool {
-        if self.takes.0 != batch {
-            let port = &self.outlet.port;
-            self.takes = (batch, port.is_up() && longest as usize <= port.max_frame());
-        }
-        self.takes.1
+    /// Whether the port is up and takes frames of this length.
+    fn takes(&self, longest: u32) -> bool {
+        self.outlet.port.is_up() && longest as usize <= self.outlet.port.max_frame()
     }
 }
 
@@ -130,7 +121,6 @@ impl Outputs {
             counters,
             perf: None,
             bonds,
-            to_bonds: 0,
             taps: None,
             at_flow: FlowRef::NONE,
             now: Time(0),
@@ -188,7 +178,6 @@ impl Outputs {
             outlet: Outlet { port, policer, backlog, queue },
             batch: Batch::new(),
             since: Time(0),
-            takes: (0, false),
         }));
     }
 
@@ -260,9 +249,9 @@ impl Outputs {
     fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
         let Some(entry) = self.ports.get_mut(port.0 as usize) else { return };
         if let Some(output) = entry.take() {
-            let OutputPort { outlet: Outlet { port, policer, backlog, queue }, batch, since, takes } = *output;
+            let OutputPort { outlet: Outlet { port, policer, backlog, queue }, batch, since } = *output;
             let outlet = Outlet { port, policer, backlog, queue: change(queue) };
-            *entry = Some(Box::new(OutputPort { outlet, batch, since, takes }));
+            *entry = Some(Box::new(OutputPort { outlet, batch, since }));
         }
     }
 
@@ -342,7 +331,12 @@ impl Outputs {
 
     #[inline(always)]
     fn push_to_member(&mut self, number: PortNo, packet: Packet, in_port: PortNo, now: Time) {
-        match self.bonds.select(number, packet.data(), self.worker) {
+        self.push_selected(self.bonds.select(number, packet.data(), self.worker), packet, in_port, now);
+    }
+
+    #[inline(always)]
+    fn push_selected(&mut self, selected: Selected, packet: Packet, in_port: PortNo, now: Time) {
+        match selected {
             // A port that is removed may still be in a bucket.
             Selected::Member(port) if self.port(port).is_some() => self.push(port, packet, in_port, now),
             Selected::NoMember => self.retire_one(packet, DropReason::PortDown, in_port),
@@ -392,8 +386,7 @@ impl Outputs {
     #[inline(always)]
     pub fn push_batch(&mut self, port: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
         if let Some(Some(output)) = self.ports.get_mut(port.0 as usize)
-            && output.outlet.port.is_up()
-            && longest as usize <= output.outlet.port.max_frame()
+            && output.takes(longest)
             && output.batch.is_empty()
             && (self.interval.is_zero() || batch.is_full())
             && output.outlet.policer.is_none()
@@ -412,40 +405,53 @@ impl Outputs {
         if self.port(port).is_some() {
             return self.push_all(port, batch.drain(..), in_port, now);
         }
-        self.push_batch_to_bond(port, batch, longest, now);
-        // Those that are not as most are.
-        batch.drain(..).for_each(|packet| self.push_to_member(port, packet, in_port, now));
+        self.push_batch_to_bond(port, batch, longest, in_port, now);
+        // Those that are not as most are, but counted.
+        for packet in batch.drain(..) {
+            let choice = self.bonds.choice(port, self.worker);
+            let selected = choice.map_or(Selected::NoBond, |choice| choice.member_of(packet.data()));
+            self.push_selected(selected, packet, in_port, now);
+        }
     }
 
     /// Queues packets of a batch for the members of a bond, if the number is a bond's. Those are left whose members cannot have
-    /// them.
-    fn push_batch_to_bond(&mut self, number: PortNo, batch: &mut Batch, longest: u32, now: Time) {
-        self.to_bonds += 1;
+    /// them. The packets of one member are moved together.
+    fn push_batch_to_bond(&mut self, number: PortNo, batch: &mut Batch, longest: u32, in_port: PortNo, now: Time) {
         let Some(choice) = self.bonds.choice(number, self.worker) else { return };
-        let mut left = Batch::new();
-        for packet in batch.drain(..) {
-            let bucket = choice.bucket(packet.data());
-            let member = match choice.member(bucket) {
-                Selected::Member(member) => member,
-                Selected::NoMember | Selected::NoBond => PortNo(u32::MAX),
-            };
+        let mut members = Members::none();
+        choice.find_members(batch, &mut members);
+        let mut split = Split::new(batch);
+        let all = split.left();
+        let mut unasked = all;
+        while unasked != 0 {
+            let member = members.of(unasked.trailing_zeros());
+            let mut going = members.going_to(member) & unasked;
+            unasked &= !going;
             let output = self.ports.get_mut(member.0 as usize).and_then(Option::as_deref_mut);
-            let taken =
-                output.and_then(|output| if output.takes(self.to_bonds, longest) { Some(output) } else { None });
-            let Some(output) = taken else {
-                left.push(packet);
-                continue;
-            };
-            choice.count(bucket, packet.data());
-            if output.gather(packet, &mut self.waiting, now) {
-                send((&self.taps, &self.perf), &mut output.outlet, &mut output.batch, now, &self.counters, self.worker);
-                self.sent_lately = true;
-                self.waiting.retain(|&p| p != member);
+            let Some(output) = output.filter(|output| output.takes(longest)) else { continue };
+            if going == all {
+                drop(split);
+                return self.push_batch(member, batch, longest, in_port, now);
             }
-        }
-        // Hardly ever: moving an empty batch would cost as much as a full one.
-        if !left.is_empty() {
-            *batch = left;
+            while going != 0 {
+                if output.batch.is_empty() {
+                    output.since = now;
+                    self.waiting.push(member);
+                }
+                going = split.move_to(going, &mut output.batch);
+                if output.batch.is_full() {
+                    send(
+                        (&self.taps, &self.perf),
+                        &mut output.outlet,
+                        &mut output.batch,
+                        now,
+                        &self.counters,
+                        self.worker,
+                    );
+                    self.sent_lately = true;
+                    self.waiting.retain(|&p| p != member);
+                }
+            }
         }
     }
 

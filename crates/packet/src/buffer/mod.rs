@@ -17,6 +17,7 @@
 
 pub mod heap;
 pub mod pool;
+pub mod split;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
