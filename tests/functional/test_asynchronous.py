@@ -103,6 +103,13 @@ def test_ports_come_and_go_in_steps_and_their_numbers_rest(ovs, monitor):
     assert told["OpenFlow10"] == ["ADD 2 0 0", *down, "ADD 3 0 0"]
 
 
+def test_a_port_with_other_options_is_a_port_that_changes(ovs, monitor):
+    controller = monitor("OpenFlow14", "65534")
+    ovs.vsctl("set", "interface", "p1", "type=dummy", "options:n_rxq=3")
+    told = re.findall(r"OFPT_PORT_STATUS.*: (\w+): (\d+)\(p1\)", controller.heard())
+    assert set(told) == {("MOD", "1")}, told
+
+
 def test_packet_ins_say_what_made_them(ovs, monitor):
     ovs.ofctl("-O", "OpenFlow14", "add-group", "br0",
               "group_id=1,type=all,bucket=output:CONTROLLER,bucket=resubmit(,5)")

@@ -223,6 +223,50 @@ def test_a_port_goes_on_with_other_options(lab):
     assert "vxlan_sys_4789" not in weir.appctl("tnl/ports/show")
 
 
+def test_what_was_learnt_behind_a_tunnel_stays(lab):
+    """The port is NORMAL's, and its options change."""
+    weir, linux = lab.pair("linux")
+    number = weir.tunnel("vx", "vxlan", f"remote_ip={linux.out4}", "key=7").strip()
+    linux.vxlan(weir)
+    weir.know(linux)
+    assert weir.vm.ping(linux.in4) == 3
+
+    def learnt():
+        return re.findall(rf"^ +{number} .*$", weir.appctl("fdb/show", "br-int"), re.M)
+
+    assert learnt()
+    for option in ["tos=0x20", "dst_port=4788", "dst_port=4789", "key=8"]:
+        weir.vsctl("set", "interface", "vx", f"options:{option}")
+        assert learnt() and weir.vsctl("get", "interface", "vx", "ofport").strip() == number, option
+    assert weir.vm.ping(linux.in4, count=1, wait=1) == 0
+    weir.vsctl("set", "interface", "vx", "options:key=7")
+    assert weir.vm.ping(linux.in4) == 3
+    assert weir.appctl("tnl/ports/show").count("vxlan_sys") == 1, "what was for the other UDP port is gone"
+
+
+def test_two_tunnels_change_places(lab):
+    """In one transaction, each gets the options that the other one has."""
+    weir, linux = lab.pair("linux")
+    weir.expect("same config|conflict")
+    for key in (7, 8):
+        weir.tunnel(f"vx{key}", "vxlan", f"remote_ip={linux.out4}", f"key={key}")
+    linux.vxlan(weir)
+    weir.direct("vx7")
+    assert weir.vm.ping(linux.in4) == 3
+    weir.vsctl("set", "interface", "vx7", "options:key=8", "--", "set", "interface", "vx8", "options:key=7")
+    assert weir.vm.ping(linux.in4, count=1, wait=1) == 0
+    weir.direct("vx8")
+    assert weir.vm.ping(linux.in4) == 3
+    # One that would be the other's double is refused until the other one has gone.
+    weir.vsctl("set", "interface", "vx7", "options:key=7")
+    assert weir.vsctl("get", "interface", "vx7", "error").strip() != "[]"
+    assert weir.vm.ping(linux.in4) == 3
+    weir.vsctl("del-port", "vx8")
+    assert weir.vsctl("get", "interface", "vx7", "error").strip() == "[]"
+    weir.direct("vx7")
+    assert weir.vm.ping(linux.in4) == 3
+
+
 @FAMILIES
 def test_what_is_too_long_is_fragmented_or_dropped_as_the_df_bit_says(lab, tmp_path, six):
     """A machine that takes no account of the tunnel: its packets are as long as the underlay's MTU."""

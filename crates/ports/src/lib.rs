@@ -14,6 +14,7 @@
 //! | [`null`] | Type `null`: a source of identical frames, and a sink |
 //! | [`pcap`] | Type `pcap`: replay and recording of capture files |
 //! | [`system`] | Type `system`: `afpacket` or `afxdp`, as suits the interface |
+//! | [`closed`] | What is left of a port that was closed |
 //! | [`tap`] | Types `tap` and `internal`: an interface that is made here |
 //! | [`tunnel`] | Tunnel types, which are there and carry nothing yet |
 //! | [`vhost`] | Types `dpdkvhostuser` and `dpdkvhostuserclient`: a virtual machine |
@@ -35,6 +36,7 @@
 
 pub mod afpacket;
 pub mod afxdp;
+pub mod closed;
 pub mod dpdk;
 pub mod drop;
 pub mod dummy;
@@ -68,6 +70,7 @@ use std::sync::Arc;
 
 use packet::{Batch, Time};
 
+pub use closed::Closed;
 pub use drop::{TxDrop, TxDrops};
 pub use early_drop::EarlyDrop;
 pub use kind::Env;
@@ -104,6 +107,12 @@ pub trait Port: Send + Sync {
     fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
         let _ = mtu;
         Err(Error::Unsupported { port: self.name().into(), what: "changing the MTU" })
+    }
+
+    /// Takes other options than it was opened with, if that needs no new device. Returns whether it has: otherwise nothing has changed.
+    fn set_options(&self, options: &options::Options) -> Result<bool, Error> {
+        let _ = options;
+        Ok(false)
     }
 
     /// Link and administrative state.

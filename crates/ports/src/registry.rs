@@ -45,6 +45,15 @@ pub fn open(spec: &PortSpec, env: &Env) -> Result<Arc<dyn Port>, Error> {
     (kind.open)(spec, &options, env)
 }
 
+/// Has an open port take the options of a declaration, if it can without being opened again: returns whether it has.
+///
+/// # Errors
+/// An option that its kind does not have or whose value is wrong, and whatever the backend meets.
+pub fn set_options(port: &dyn Port, spec: &PortSpec) -> Result<bool, Error> {
+    let (_, options) = checked(spec)?;
+    port.set_options(&options)
+}
+
 fn checked(spec: &PortSpec) -> Result<(&'static Kind, Options<'_>), Error> {
     let kind = kind(&spec.kind).ok_or_else(|| Error::UnknownKind {
         port: spec.name.clone(),

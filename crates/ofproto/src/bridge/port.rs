@@ -9,7 +9,7 @@ use hashbrown::HashSet;
 use openflow::{
     OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortState as OfPortState, PortStats, PortStatus,
 };
-use ports::Port;
+use ports::{Closed, Port};
 
 use super::Bridge;
 use crate::error::Error;
@@ -97,6 +97,7 @@ impl Bridge {
             mcast_snooping,
             queue_dscp,
             created,
+            was_disabled: false,
             told,
             patch,
         };
@@ -209,6 +210,36 @@ impl Bridge {
         Ok(())
     }
 
+    /// Takes the device of a port from the datapath, which does not use it any more when this returns. The port is then like one whose
+    /// device has gone: see [`replace_device`](Bridge::replace_device), and [`replace_tunnel`](Bridge::replace_tunnel) for what was a tunnel.
+    pub fn close_device(&self, port: OfPort) -> Result<(), Error> {
+        self.detach(port)?;
+        let before = self.with_port(port, |state| {
+            let device = state.device.port()?;
+            state.was_disabled = !device.link().admin_up;
+            Some(std::mem::replace(&mut state.device, Device::Datapath(Closed::after(&*device))))
+        })?;
+        if let Some(Device::Tunnel(tunnel)) = before {
+            self.switch.forwarding.write().tunnels.remove(&tunnel.config);
+        }
+        Ok(())
+    }
+
+    /// Takes what a port has in the datapath out of it. Flows that send to it do so in vain until the next revalidation.
+    fn detach(&self, port: OfPort) -> Result<(), Error> {
+        let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
+        let old = self.with_port(port, |state| state.dp_port.take())?;
+        self.switch.follow_link(self.id, port);
+        self.switch.run_bonds();
+        if let Some(old) = old {
+            self.switch.forwarding.write().by_dp_port.remove(&old);
+            let flows = datapath.remove_port(old)?;
+            self.switch.credit_last(flows);
+            self.switch.drop_sites.forget_ports(&[old]);
+        }
+        Ok(())
+    }
+
     /// Replaces the device of a port, which has gone. The port keeps its number, its settings
     /// and what was learnt there. In the datapath it gets the number `dp_number`, or else one that is free.
     pub fn replace_device(
@@ -219,14 +250,11 @@ impl Bridge {
     ) -> Result<(), Error> {
         let datapath = self.switch.datapath.get().ok_or(Error::NoDatapath)?;
         // The new one cannot be there beside the old: the two have one name.
-        let old = self.with_port(port, |state| state.dp_port.take())?;
-        self.switch.follow_link(self.id, port);
-        self.switch.run_bonds();
-        if let Some(old) = old {
-            self.switch.forwarding.write().by_dp_port.remove(&old);
-            let flows = datapath.remove_port(old)?;
-            self.switch.credit_last(flows);
-            self.switch.drop_sites.forget_ports(&[old]);
+        self.detach(port)?;
+        if self.with_port(port, |state| std::mem::take(&mut state.was_disabled))?
+            && let Err(error) = device.set_admin_up(false)
+        {
+            tracing::warn!("{error}");
         }
         let mut entered = Ok(());
         let new = datapath.add_port_as(device.clone(), dp_number, |dp_port| {
@@ -247,7 +275,7 @@ impl Bridge {
         Ok(())
     }
 
-    fn with_port<T>(&self, port: OfPort, change: impl FnOnce(&mut PortState) -> T) -> Result<T, Error> {
+    pub(super) fn with_port<T>(&self, port: OfPort, change: impl FnOnce(&mut PortState) -> T) -> Result<T, Error> {
         let changed = self.change(|bridge, _| bridge.ports.get_mut(&port).map(change));
         changed.flatten().ok_or_else(|| self.no_such_port(port))
     }

@@ -1,6 +1,8 @@
-//! Tunnel ports: adding, showing.
+//! Tunnel ports: adding, changing, showing.
 
-use openflow::OfPort;
+use std::sync::Arc;
+
+use openflow::{OfPort, PortReason};
 use ports::Port;
 use tunnel::config::FlowLabel;
 use tunnel::header::Protocol;
@@ -14,8 +16,33 @@ use crate::model::tunnels::{TunnelPort, carrier_name};
 use crate::switch::Switch;
 
 impl Bridge {
-    /// Enters a tunnel port, and adds its carrier to the datapath if it is the first one.
+    /// Enters a tunnel port.
     pub(super) fn add_tunnel(&self, port: OfPort, tunnel: &TunnelPort, spec: PortSpec) -> Result<(), Error> {
+        self.place_tunnel(port, tunnel, || self.enter(port, spec, None))
+    }
+
+    /// Replaces the tunnel of a port, whose device has been [closed](Bridge::close_device). The port keeps its number, its settings and what
+    /// was learnt there.
+    pub fn replace_tunnel(&self, port: OfPort, tunnel: &Arc<TunnelPort>) -> Result<(), Error> {
+        let replace = || {
+            self.with_port(port, |state| {
+                (state.device, state.patch) = (Device::Tunnel(tunnel.clone()), tunnel.counters.clone());
+            })
+        };
+        self.place_tunnel(port, tunnel, replace)?;
+        self.switch.follow_link(self.id, port);
+        self.switch.run_bonds();
+        self.port_changed(port, PortReason::Modify);
+        Ok(())
+    }
+
+    /// Has `enter` enter a tunnel, with its carrier in the datapath, which is added if it is the first one there.
+    fn place_tunnel(
+        &self,
+        port: OfPort,
+        tunnel: &TunnelPort,
+        enter: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let switch = &self.switch;
         let _adding = switch.adding_tunnel.lock();
         let config = &tunnel.config;
@@ -39,14 +66,15 @@ impl Bridge {
             })?;
         }
         let added = switch.forwarding.write().tunnels.add(tunnel.name(), config, (self.id, port));
-        if let Err(error) = added.map_err(Error::from).and_then(|()| self.enter(port, spec, None)) {
-            let unused = switch.forwarding.write().tunnels.take_unused();
-            if let Some(datapath) = switch.datapath.get().filter(|_| !unused.is_empty()) {
-                datapath.remove_ports(&unused)?;
-            }
-            return Err(error);
+        let entered = added
+            .map_err(Error::from)
+            .and_then(|()| enter().inspect_err(|_| switch.forwarding.write().tunnels.remove(config)));
+        // Those of tunnels before, or this one's, which is not there.
+        let unused = switch.forwarding.write().tunnels.take_unused();
+        if let Some(datapath) = switch.datapath.get().filter(|_| !unused.is_empty()) {
+            datapath.remove_ports(&unused)?;
         }
-        Ok(())
+        entered
     }
 }
 

@@ -373,6 +373,8 @@ pub(crate) struct PortState {
     /// What takes the place of the DSCP of packets that are sent to a queue, by queue.
     pub queue_dscp: BTreeMap<u32, u8>,
     pub created: Time,
+    /// Its device was closed while the administrator had disabled it: so is the next one.
+    pub was_disabled: bool,
     /// What controllers were told last.
     pub told: Option<Box<PortDesc>>,
     /// Counters of a patch port or a tunnel port; other ports have their device's.

@@ -2,8 +2,8 @@
 //! resources but one event descriptor for each receive queue, by which a sleeping worker wakes.
 //!
 //! Sharing between threads: [`Dummy`] is shared by everybody; receive queues are bounded lock-free
-//! queues that any thread fills and one worker empties; the frames that were sent lie behind a mutex
-//! that workers take once for each burst.
+//! queues that any thread fills and one worker empties; the frames that were sent lie behind a mutex,
+//! and the recordings behind a lock, which workers take once for each burst.
 
 mod patch;
 
@@ -19,7 +19,7 @@ use crossbeam_queue::ArrayQueue;
 use packet::buffer::heap::HEAP;
 use packet::wire::{arp, build};
 use packet::{Batch, Packet, Time};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use self::patch::Patch;
 use crate::kind::{Directory, Env, Kind};
@@ -96,10 +96,11 @@ impl Directory {
 pub struct Dummy {
     state: VirtualPort,
     kind: &'static str,
-    ifindex: Option<u32>,
-    numa_node: usize,
-    /// Most transmit queues, and how many have been made.
-    tx_queues: (usize, AtomicUsize),
+    /// Zero for none.
+    ifindex: AtomicU32,
+    fixed: Fixed,
+    /// How many transmit queues have been made.
+    tx_queues: AtomicUsize,
     counters: PortCounters,
     rx: Vec<Arc<Injected>>,
     rx_taken: Mutex<bool>,
@@ -108,9 +109,53 @@ pub struct Dummy {
     patch: Option<Patch>,
     /// IPv4 address; zero for none.
     address: AtomicU32,
-    rx_recorder: Option<Arc<Recorder>>,
-    tx_recorder: Option<Arc<Recorder>>,
+    recorders: RwLock<Recorders>,
     myself: Weak<Dummy>,
+}
+
+/// What a port is opened with and keeps.
+#[derive(Debug, PartialEq, Eq)]
+struct Fixed {
+    rx_queues: usize,
+    /// Most transmit queues.
+    tx_queues: usize,
+    numa_node: usize,
+    stream: Option<String>,
+    pstream: Option<String>,
+}
+
+impl Fixed {
+    fn of(options: &Options) -> Fixed {
+        Fixed {
+            rx_queues: options.number("n_rxq").unwrap_or(1) as usize,
+            tx_queues: options.number("n_txq").map_or(usize::MAX, |n| n as usize),
+            numa_node: options.number("numa_id").unwrap_or(0) as usize,
+            stream: options.text("stream").map(str::to_owned),
+            pstream: options.text("pstream").map(str::to_owned),
+        }
+    }
+}
+
+/// Where received and sent frames are recorded.
+#[derive(Debug, Default)]
+struct Recorders {
+    rx: Option<Arc<Recorder>>,
+    tx: Option<Arc<Recorder>>,
+}
+
+impl Recorders {
+    fn open(port: &str, options: &Options) -> Result<Recorders, Error> {
+        let record = |option| options.path(option).map(|p| Recorder::append(port, &p).map(Arc::new)).transpose();
+        Ok(match record("pcap")? {
+            Some(both) => Recorders { rx: Some(both.clone()), tx: Some(both) },
+            None => Recorders { rx: record("rxq_pcap")?, tx: record("tx_pcap")? },
+        })
+    }
+}
+
+/// The interface index that the options ask for; zero for none.
+fn ifindex_of(options: &Options) -> u32 {
+    options.number("ifindex").unwrap_or(0) as u32
 }
 
 /// Frames on their way into a receive queue.
@@ -138,19 +183,15 @@ impl Dummy {
         // As in OVS, the n-th dummy port of a process has the address aa:55:aa:55:00:n. OVS gives zero to a port of the datapath itself.
         let n = env.dummies.number() + 1;
         let mac = [0xaa, 0x55, 0xaa, 0x55, (n >> 8) as u8, n as u8];
-        let rx: Vec<Arc<Injected>> = (0..options.number("n_rxq").unwrap_or(1))
+        let fixed = Fixed::of(options);
+        let rx: Vec<Arc<Injected>> = (0..fixed.rx_queues)
             .map(|_| {
                 let frames = ArrayQueue::new(RX_QUEUE_LEN);
                 Ok(Arc::new(Injected { frames, bell: Doorbell::new(&spec.name)?, overflows: Default::default() }))
             })
             .collect::<Result<_, Error>>()?;
-        let record = |option| options.path(option).map(|p| Recorder::append(&spec.name, &p).map(Arc::new)).transpose();
-        let both = record("pcap")?;
-        let (rx_recorder, tx_recorder) = match both {
-            Some(r) => (Some(r.clone()), Some(r)),
-            None => (record("rxq_pcap")?, record("tx_pcap")?),
-        };
-        let patch = match (options.text("stream"), options.text("pstream")) {
+        let recorders = RwLock::new(Recorders::open(&spec.name, options)?);
+        let patch = match (fixed.stream.as_deref(), fixed.pstream.as_deref()) {
             (None, None) => None,
             (stream, pstream) => {
                 let queue = rx[0].clone();
@@ -165,9 +206,9 @@ impl Dummy {
         let port = Arc::new_cyclic(|myself| Dummy {
             state: VirtualPort::new(spec, mac),
             kind: KIND.names.iter().find(|k| **k == spec.kind).unwrap_or(&"dummy"),
-            ifindex: options.number("ifindex").map(|n| n as u32),
-            numa_node: options.number("numa_id").unwrap_or(0) as usize,
-            tx_queues: (options.number("n_txq").map_or(usize::MAX, |n| n as usize), AtomicUsize::new(0)),
+            ifindex: AtomicU32::new(ifindex_of(options)),
+            fixed,
+            tx_queues: AtomicUsize::new(0),
             counters: PortCounters::default(),
             rx,
             rx_taken: Mutex::new(false),
@@ -175,8 +216,7 @@ impl Dummy {
             more_sent: Condvar::new(),
             patch,
             address: AtomicU32::new(0),
-            rx_recorder,
-            tx_recorder,
+            recorders,
             myself: myself.clone(),
         });
         env.dummies.add(&spec.name, port.myself.clone());
@@ -278,6 +318,16 @@ impl Port for Dummy {
         self.state.set_mtu(mtu)
     }
 
+    fn set_options(&self, options: &Options) -> Result<bool, Error> {
+        if Fixed::of(options) != self.fixed {
+            return Ok(false);
+        }
+        let recorders = Recorders::open(self.name(), options)?;
+        *self.recorders.write() = recorders;
+        self.ifindex.store(ifindex_of(options), Relaxed);
+        Ok(true)
+    }
+
     fn link(&self) -> Link {
         self.state.link()
     }
@@ -315,7 +365,7 @@ impl Port for Dummy {
             ("rx_q0_bytes", stats.rx_bytes),
             ("rx_q0_packets", stats.rx_packets),
         ];
-        match self.tx_queues.0 {
+        match self.fixed.tx_queues {
             // Nobody has asked for several.
             1 | usize::MAX => shown.extend([("tx_q0_bytes", stats.tx_bytes), ("tx_q0_packets", stats.tx_packets)]),
             count => {
@@ -345,12 +395,12 @@ impl Port for Dummy {
     }
 
     fn ifindex(&self) -> Option<u32> {
-        self.ifindex
+        Some(self.ifindex.load(Relaxed)).filter(|&ifindex| ifindex > 0)
     }
 
     /// Only one in poll mode has a NUMA node.
     fn numa_node(&self) -> Option<usize> {
-        self.is_pmd().then_some(self.numa_node)
+        self.is_pmd().then_some(self.fixed.numa_node)
     }
 
     /// The others stand for devices that OVS's main thread polls.
@@ -359,12 +409,12 @@ impl Port for Dummy {
     }
 
     fn shown_options(&self) -> Vec<(&'static str, String)> {
-        let (rx, tx) = (self.rx.len(), self.tx_queues.1.load(Relaxed));
+        let (rx, tx) = (self.rx.len(), self.tx_queues.load(Relaxed));
         let queues = |name, count: usize| self.is_pmd().then(|| (name, count.to_string()));
         let options = [
             queues("configured_rx_queues", rx),
             queues("configured_tx_queues", tx),
-            self.ifindex.map(|ifindex| ("ifindex", ifindex.to_string())),
+            self.ifindex().map(|ifindex| ("ifindex", ifindex.to_string())),
             queues("requested_rx_queues", rx),
             queues("requested_tx_queues", tx),
         ];
@@ -384,12 +434,12 @@ impl Port for Dummy {
     }
 
     fn max_tx_queues(&self) -> usize {
-        self.tx_queues.0
+        self.fixed.tx_queues
     }
 
     fn tx_queue(&self, index: usize) -> Result<Box<dyn TxQueue>, Error> {
         let port = self.myself.upgrade().expect("borrowed from an Arc");
-        self.tx_queues.1.fetch_max(index + 1, Relaxed);
+        self.tx_queues.fetch_max(index + 1, Relaxed);
         Ok(Box::new(DummyTx { counters: self.counters.tx(index), port }))
     }
 }
@@ -404,6 +454,7 @@ impl RxQueue for DummyRx {
     fn receive(&mut self, batch: &mut Batch, now: Time) -> usize {
         let before = batch.len();
         let mut bytes = 0;
+        let recorders = self.port.recorders.read();
         while !batch.is_full() {
             let Some(packet) = self.queue.frames.pop() else {
                 self.queue.bell.lower(|| !self.queue.frames.is_empty());
@@ -413,7 +464,7 @@ impl RxQueue for DummyRx {
                 self.counters.dropped.add(1);
                 continue;
             }
-            if let Some(recorder) = &self.port.rx_recorder {
+            if let Some(recorder) = &recorders.rx {
                 recorder.record(packet.data(), now);
             }
             bytes += packet.len();
@@ -421,7 +472,7 @@ impl RxQueue for DummyRx {
             batch.push(packet);
         }
         let count = batch.len() - before;
-        if let Some(recorder) = self.port.rx_recorder.as_ref().filter(|_| count > 0) {
+        if let Some(recorder) = recorders.rx.as_ref().filter(|_| count > 0) {
             recorder.flush();
         }
         self.counters.passed(count, bytes);
@@ -440,12 +491,19 @@ struct DummyTx {
 
 impl DummyTx {
     /// Takes one frame that needs no further work; `false` where it does not fit the port.
-    fn send(&self, sent: &mut VecDeque<Vec<u8>>, frame: &[u8], mtu: usize, now: Time) -> bool {
+    fn send(
+        &self,
+        sent: &mut VecDeque<Vec<u8>>,
+        recorder: Option<&Recorder>,
+        frame: &[u8],
+        mtu: usize,
+        now: Time,
+    ) -> bool {
         if !crate::virtual_port::fits(frame, mtu) {
             self.counters.dropped(TxDrop::of_length(frame), 1);
             return false;
         }
-        if let Some(recorder) = &self.port.tx_recorder {
+        if let Some(recorder) = recorder {
             recorder.record(frame, now);
         }
         if sent.len() == SENT_LEN {
@@ -472,11 +530,13 @@ impl TxQueue for DummyTx {
         }
         let mtu = self.port.state.mtu() as usize;
         let mut taken = 0;
+        let recorders = self.port.recorders.read();
+        let recorder = recorders.tx.as_deref();
         let mut sent = self.port.sent.lock();
         for packet in batch.drain(..) {
             let mut fine = true;
             let done = offload::complete(packet, Offloads::default(), &HEAP, &mut |p| {
-                fine &= self.send(&mut sent, p.data(), mtu, now);
+                fine &= self.send(&mut sent, recorder, p.data(), mtu, now);
             });
             if let Err(error) = done {
                 self.counters.dropped(error.into(), 1);
@@ -484,7 +544,7 @@ impl TxQueue for DummyTx {
             taken += usize::from(fine && done.is_ok());
         }
         drop(sent);
-        if let Some(recorder) = &self.port.tx_recorder {
+        if let Some(recorder) = recorder {
             recorder.flush();
         }
         self.port.more_sent.notify_all();
@@ -562,6 +622,37 @@ mod tests {
         assert_eq!(port.link(), Link { up: false, admin_up: false, resets: 1 });
         assert_eq!(dummy.take_sent().len(), 2);
         assert!(port.set_mtu(20).is_err());
+    }
+
+    #[test]
+    fn recordings_and_the_index_change_while_it_is_open_and_nothing_else_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (port, _dummy) = open(&Env::default(), "p0", &[("n_txq", "2")]);
+        let mut tx = port.tx_queue(0).unwrap();
+        let set = |options: &[(&str, &str)]| {
+            registry::set_options(&*port, &PortSpec::new("p0", "dummy").with(options)).map_err(|e| e.to_string())
+        };
+        let mut send = |n| tx.transmit(&mut [&frame(n)[..]].into_iter().map(Packet::from_slice).collect(), Time(0));
+        let recorded = |name: &str| {
+            let capture = crate::pcap::Capture::parse(std::fs::read(path(name)).unwrap()).unwrap();
+            (0..capture.len()).map(|n| capture.frame(n).len()).collect::<Vec<_>>()
+        };
+        send(60);
+        assert_eq!(set(&[("n_txq", "2"), ("tx_pcap", &path("a")), ("ifindex", "7")]), Ok(true));
+        assert_eq!(port.ifindex(), Some(7));
+        send(61);
+        assert_eq!(set(&[("n_txq", "2"), ("pcap", &path("b"))]), Ok(true));
+        send(62);
+        assert_eq!((port.ifindex(), recorded("a"), recorded("b")), (None, vec![61], vec![62]));
+        for other in [&[][..], &[("n_txq", "3")], &[("n_txq", "2"), ("pstream", "punix:x")]] {
+            assert_eq!(set(other), Ok(false));
+        }
+        // What cannot be had leaves everything as it was.
+        assert!(set(&[("n_txq", "2"), ("tx_pcap", "/nowhere/c"), ("ifindex", "8")]).is_err());
+        assert!(set(&[("n_txq", "2"), ("colour", "red")]).unwrap_err().contains("colour"));
+        send(63);
+        assert_eq!((port.ifindex(), recorded("b")), (None, vec![62, 63]));
     }
 
     #[test]

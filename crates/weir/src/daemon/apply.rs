@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datapath::{EgressLimits, PortNo, ShaperLimits};
 use ofproto::{
@@ -59,6 +60,9 @@ pub struct LiveSwitch {
 
 type StepResult = Result<(), String>;
 
+/// How long the device of a port that is opened again may be in use elsewhere.
+const CLOSES_WITHIN: Duration = Duration::from_secs(1);
+
 /// A port whose device has gone.
 pub struct Lost {
     /// Bridge.
@@ -110,6 +114,10 @@ impl Apply for LiveSwitch {
             ReconfigureStep::SetVlans { bridge, interfaces, vlans, .. } => self.set_vlans(bridge, interfaces, vlans),
             ReconfigureStep::SetBond { bridge, port, wanted, .. } => self.set_bond(bridge, port, wanted),
             ReconfigureStep::SetInterface { bridge, interface, wanted, .. } => {
+                self.set_interface(bridge, interface, wanted)
+            }
+            ReconfigureStep::ReopenInterface { bridge, interface, wanted, .. } => {
+                self.set_options(bridge, interface, wanted)?;
                 self.set_interface(bridge, interface, wanted)
             }
             ReconfigureStep::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
@@ -349,7 +357,10 @@ impl LiveSwitch {
         let device = match wanted {
             Some(wanted) => match self.open(&lost.name, wanted)? {
                 Device::Datapath(device) => device,
-                Device::Patch { .. } | Device::Tunnel(_) => return Ok(()),
+                Device::Tunnel(tunnel) if number.is_none() => {
+                    return bridge.replace_tunnel(lost.port, &tunnel).map_err(|e| e.to_string());
+                }
+                Device::Tunnel(_) | Device::Patch { .. } => return Ok(()),
             },
             None => self.open_local(&lost.bridge, &running.settings)?,
         };
@@ -529,6 +540,30 @@ impl LiveSwitch {
         self.set_device(bridge, name, interface)?;
         self.push_filter_down(name);
         filtered
+    }
+
+    /// Has the device of an interface take its options. One that cannot do so as it is is closed: a port whose device has gone is opened
+    /// again.
+    fn set_options(&self, bridge: &str, name: &str, wanted: &Interface) -> StepResult {
+        let bridge = self.bridge(bridge)?;
+        let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
+        let Some((port, device)) = info.and_then(|info| Some((info.port, info.device?))) else { return Ok(()) };
+        let is_tunnel = ports::tunnel::KIND.names.contains(&&*wanted.kind);
+        if is_tunnel && !device.is_gone() {
+            return bridge.close_device(port).map_err(|e| e.to_string());
+        }
+        if device.is_gone() || registry::set_options(&*device, &wanted.port_spec(name)).map_err(|e| e.to_string())? {
+            return Ok(());
+        }
+        bridge.close_device(port).map_err(|e| e.to_string())?;
+        // Whoever looks at all ports may have it in hand for a moment.
+        let closed = Arc::downgrade(&device);
+        drop(device);
+        let deadline = Instant::now() + CLOSES_WITHIN;
+        while closed.strong_count() > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     fn set_device(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {

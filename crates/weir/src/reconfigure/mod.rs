@@ -60,6 +60,9 @@ pub enum ReconfigureStep {
     SetVlans { bridge: String, port: String, interfaces: Vec<String>, vlans: Vlans },
     /// Changes MTU or Ethernet address of an interface.
     SetInterface { bridge: String, port: String, interface: String, wanted: Interface },
+    /// Has the device of an interface take other options: as it is, or by being closed, and opened again after all steps. The port keeps
+    /// its number and what was learnt there.
+    ReopenInterface { bridge: String, port: String, interface: String, wanted: Interface },
     /// Changes how the interfaces of a port share traffic, how LACP is spoken by them, and their part in the spanning tree.
     SetBond { bridge: String, port: String, interfaces: Vec<String>, wanted: Port },
     /// Takes interfaces of a port from a bridge and closes their devices. Without any, there is no port.
@@ -149,6 +152,15 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbe
         let wanted = owners.as_ref().zip(new.and_then(|new| new.ports.get(port)));
         let stays = |name: &str| wanted.as_ref().is_some_and(|(owners, want)| stays(name, have, want, owners));
         let interfaces: Vec<String> = have.interfaces.keys().filter(|name| !stays(name)).cloned().collect();
+        let reopened = wanted.iter().flat_map(|(_, want)| &want.interfaces).filter(|(name, want)| {
+            stays(name) && have.interfaces.get(*name).is_some_and(|have| needs_reopening(have, want))
+        });
+        steps.extend(reopened.map(|(interface, wanted)| ReconfigureStep::ReopenInterface {
+            bridge: bridge(),
+            port: port.clone(),
+            interface: interface.clone(),
+            wanted: wanted.clone(),
+        }));
         if !interfaces.is_empty() {
             steps.push(ReconfigureStep::RemovePort { bridge: bridge(), port: port.clone(), interfaces });
         }
@@ -212,7 +224,8 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
         let kept: Vec<String> = have.interfaces.keys().filter(is_kept).cloned().collect();
         for name in &kept {
             let wanted = &want.interfaces[name];
-            if have.interfaces.get(name) != Some(wanted) {
+            // What is reopened gets all its settings then.
+            if have.interfaces.get(name).is_some_and(|have| have != wanted && !needs_reopening(have, wanted)) {
                 let (bridge, port, interface) = (bridge(), port.clone(), name.clone());
                 steps.push(ReconfigureStep::SetInterface { bridge, port, interface, wanted: wanted.clone() });
             }
@@ -260,18 +273,17 @@ fn without_local(settings: &BridgeSettings) -> BridgeSettings {
     BridgeSettings { local: false, local_ingress_filter: None, local_policing, ..settings.clone() }
 }
 
-/// Whether an interface of a port stays as it is, or is changed in place. Otherwise it is taken away, and added again if it is wanted.
+/// Whether an interface of a port stays, if need be with its device opened again. Otherwise it is taken away, and added again if it is wanted.
 fn stays(name: &str, have: &Port, want: &Port, owners: &Owners) -> bool {
     let both = have.interfaces.get(name).zip(want.interfaces.get(name));
-    both.is_some_and(|(have, want)| !needs_reopening(have, want) && !owners.renumbers(name, have, want))
+    both.is_some_and(|(have, want)| have.kind == want.kind && !owners.renumbers(name, have, want))
 }
 
-/// Whether the device has to be closed and opened again: an MTU or an Ethernet address is changed in
+/// Whether the device of an interface that stays has to take other options: an MTU or an Ethernet address is changed in
 /// place, unless the wish for it was withdrawn, when only opening the device brings its own back. Devices
 /// of DPDK have to be stopped for another MTU. A patch port gets another peer in place.
 fn needs_reopening(have: &Interface, want: &Interface) -> bool {
-    have.kind != want.kind
-        || have.options != want.options && want.kind != "patch"
+    have.options != want.options && want.kind != "patch"
         || have.mtu_request.is_some() && want.mtu_request.is_none()
         || have.mac.is_some() && want.mac.is_none()
         || have.mtu_request != want.mtu_request && ports::dpdk::KIND.names.contains(&&*want.kind)
@@ -286,7 +298,8 @@ pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Reconfig
     for steps in steps.chunk_by(together) {
         // Ports that go do so together, and are waited for before others come, which may get their numbers.
         let takes_away = takes_away(&steps[0]).is_some();
-        if std::mem::replace(&mut taken_away, takes_away) && !takes_away {
+        let closes = takes_away || matches!(steps[0], ReconfigureStep::ReopenInterface { .. });
+        if std::mem::replace(&mut taken_away, closes) && !closes {
             target.settle();
         }
         let outcomes = if takes_away { target.take_away(steps) } else { vec![target.apply(&steps[0])] };
@@ -365,7 +378,8 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
                 port.vlans = vlans;
             }
         }),
-        ReconfigureStep::SetInterface { bridge, port, interface, wanted } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::SetInterface { bridge, port, interface, wanted }
+        | ReconfigureStep::ReopenInterface { bridge, port, interface, wanted } => in_bridge(bridges, &bridge, |b| {
             if let Some(port) = b.ports.get_mut(&port) {
                 port.interfaces.insert(interface, wanted);
             }

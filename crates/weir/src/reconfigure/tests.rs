@@ -87,6 +87,7 @@ impl Apply for Model {
             | ReconfigureStep::SetVlans { bridge, .. }
             | ReconfigureStep::SetBond { bridge, .. }
             | ReconfigureStep::SetInterface { bridge, .. }
+            | ReconfigureStep::ReopenInterface { bridge, .. }
             | ReconfigureStep::AddFlow { bridge, .. }
             | ReconfigureStep::RemoveFlow { bridge, .. }
             | ReconfigureStep::AddController { bridge, .. }
@@ -116,7 +117,8 @@ impl Apply for Model {
             ReconfigureStep::SetVlans { port, interfaces, .. } | ReconfigureStep::SetBond { port, interfaces, .. } => {
                 b.ports.get(port).is_some_and(|have| have.iter().eq(interfaces))
             }
-            ReconfigureStep::SetInterface { port, interface, .. } => {
+            ReconfigureStep::SetInterface { port, interface, .. }
+            | ReconfigureStep::ReopenInterface { port, interface, .. } => {
                 b.ports.get(port).is_some_and(|have| have.contains(interface))
             }
             ReconfigureStep::AddFlow { flow, .. } => {
@@ -224,6 +226,7 @@ fn touches(step: &ReconfigureStep, in_bridge: &str, name: &str) -> bool {
         | ReconfigureStep::RemovePort { bridge, port, .. }
         | ReconfigureStep::SetVlans { bridge, port, .. }
         | ReconfigureStep::SetBond { bridge, port, .. }
+        | ReconfigureStep::ReopenInterface { bridge, port, .. }
         | ReconfigureStep::SetInterface { bridge, port, .. } => bridge == in_bridge && port == name,
         ReconfigureStep::RemoveBridge { bridge } | ReconfigureStep::AddBridge { bridge, .. } => bridge == in_bridge,
         _ => false,
@@ -385,6 +388,30 @@ fn a_port_that_is_opened_anew_keeps_its_number() {
         Some(BTreeMap::new()),
         "another port of that name is a new one"
     );
+}
+
+/// Other options are no reason to take a port away: what was learnt there, and what controllers know of it, would go with it.
+#[test]
+fn a_port_with_other_options_stays() {
+    let state = |kind: &str, size: &str, mtu_request| {
+        let options = [("size".to_owned(), size.to_owned())].into();
+        let interface = Interface { kind: kind.into(), options, mtu_request, ..Interface::default() };
+        let ports = [("p".to_owned(), Port::single("p", interface, Vlans::default()))].into();
+        let bridges = [("br0".to_owned(), Bridge { ports, ..Bridge::default() })].into();
+        Desired { bridges, ..Desired::default() }
+    };
+    let names = |from: &Desired, to: &Desired| {
+        let steps = plan(from, to, &Numbers::new());
+        let name = |step: &ReconfigureStep| format!("{step:?}").split(' ').next().unwrap_or_default().to_owned();
+        steps.iter().map(name).collect::<Vec<_>>()
+    };
+    let small = state("null", "60", None);
+    assert_eq!(names(&small, &state("null", "61", Some(2000))), ["ReopenInterface"]);
+    assert_eq!(names(&small, &state("null", "60", Some(2000))), ["SetInterface"]);
+    assert_eq!(names(&state("null", "60", Some(2000)), &small), ["ReopenInterface"], "the device's own MTU is wanted");
+    assert_eq!(names(&small, &state("dummy", "61", None)), ["RemovePort", "AddPort"]);
+    assert_eq!(names(&state("patch", "60", None), &state("patch", "61", None)), ["SetInterface"]);
+    assert_eq!(names(&state("vxlan", "60", None), &state("vxlan", "61", None)), ["ReopenInterface"]);
 }
 
 /// A bond loses a member and gets another one: the member that stays is not touched.

@@ -47,6 +47,7 @@ pub fn describe(failure: &Failure, origins: &Origins) -> String {
         | ReconfigureStep::SetVlans { bridge, port, .. }
         | ReconfigureStep::SetBond { bridge, port, .. }
         | ReconfigureStep::SetInterface { bridge, port, .. }
+        | ReconfigureStep::ReopenInterface { bridge, port, .. }
         | ReconfigureStep::RemovePort { bridge, port, .. } => port_key(bridge, port),
         ReconfigureStep::AddFlow { bridge, .. } | ReconfigureStep::RemoveFlow { bridge, .. } => {
             format!("bridge.{bridge}.flows")
@@ -97,7 +98,8 @@ fn failed_ports(failure: &Failure) -> Vec<FailedPort> {
         ReconfigureStep::SetVlans { bridge, interfaces, .. } | ReconfigureStep::SetBond { bridge, interfaces, .. } => {
             interfaces.iter().map(|name| failed(bridge, name, "")).collect()
         }
-        ReconfigureStep::SetInterface { bridge, interface, .. } => vec![failed(bridge, interface, "")],
+        ReconfigureStep::SetInterface { bridge, interface, .. }
+        | ReconfigureStep::ReopenInterface { bridge, interface, .. } => vec![failed(bridge, interface, "")],
         _ => Vec::new(),
     }
 }
