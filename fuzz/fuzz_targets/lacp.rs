@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     let [active, fast, fallback_ab] = [1, 2, 4].map(|bit| first & bit != 0);
     let name = "bond".into();
     let mut bond =
-        Aggregator::new(Settings { name, system_id: [2; 6], system_priority: 65534, active, fast, fallback_ab });
+        Aggregator::new(Settings { name, system_id: [2; 6], system_priority: 65534, active, fast, fallback_ab, aggregates: fallback_ab });
     for n in 0..3 {
         let name = format!("p{n}");
         let settings = MemberSettings { name, mac: [2; 6], port_id: n, port_priority: 1, key: u16::from(first >> 3) };

@@ -35,6 +35,8 @@ pub struct Settings {
     pub fast: bool,
     /// `lacp-fallback-ab`: members without a partner may carry traffic while no member has one.
     pub fallback_ab: bool,
+    /// Several members are configured. They come one after the other, and the first one's first PDU says that it can be aggregated.
+    pub aggregates: bool,
 }
 
 /// A member, by a number of the caller's.
@@ -317,7 +319,7 @@ impl Aggregator {
         let mut state = State::empty();
         state.set(State::ACTIVITY, self.settings.active);
         state.set(State::TIMEOUT, self.settings.fast);
-        state.set(State::AGGREGATION, self.members.len() > 1);
+        state.set(State::AGGREGATION, self.settings.aggregates || self.members.len() > 1);
         state.set(State::SYNCHRONIZED, member.attached);
         state.set(State::COLLECTING | State::DISTRIBUTING, member.attached || !self.negotiated);
         state.set(State::DEFAULTED, member.status == Status::Defaulted);

@@ -48,6 +48,7 @@ impl Settings {
                 }
             }),
             fallback_ab: reader.flag("lacp-fallback-ab"),
+            aggregates: row.interfaces > 1,
         };
         (Some(settings), reader.errors)
     }
@@ -91,7 +92,15 @@ mod tests {
         let (got, errors) = settings(Some("active"), 2, &options(&config));
         let system_id = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66];
         let (name, system_priority) = ("bond".into(), 54321);
-        let wanted = Settings { name, system_id, system_priority, active: true, fast: true, fallback_ab: true };
+        let wanted = Settings {
+            name,
+            system_id,
+            system_priority,
+            active: true,
+            fast: true,
+            fallback_ab: true,
+            aggregates: true,
+        };
         assert_eq!((got, errors), (Some(wanted), vec![]));
         assert_eq!(settings(None, 1, &options(&config)).0, None);
         assert_eq!(settings(Some("off"), 1, &options(&config)).0, None);

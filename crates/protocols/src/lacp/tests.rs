@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pdu::{Lacpdu, State};
+use super::pdu::{Lacpdu, SlowPdu, State};
 use super::show::{Show, ShowStats};
 use super::*;
 use crate::ethernet::Mac;
@@ -23,7 +23,8 @@ pub fn bond(system: u8, first: u16, members: u16, fast: bool, active: bool) -> A
     let system_id = [0xaa, system, 0xaa, system, 0, 0];
     let priority = 65535 - u16::from(members > 1);
     let name = format!("bond{}", first / 2);
-    let settings = Settings { name, system_id, system_priority: priority, active, fast, fallback_ab: false };
+    let settings =
+        Settings { name, system_id, system_priority: priority, active, fast, fallback_ab: false, aggregates: false };
     let mut bond = Aggregator::new(settings);
     for n in 0..members {
         let settings = member(first + n, if members > 1 { first + 2 } else { 0 });
@@ -34,6 +35,27 @@ pub fn bond(system: u8, first: u16, members: u16, fast: bool, active: bool) -> A
 
 fn member(n: u16, key: u16) -> MemberSettings {
     MemberSettings { name: format!("p{n}"), mac: [2, 0, 0, 0, 0, n as u8], port_id: n + 1, port_priority: 65535, key }
+}
+
+#[test]
+fn the_first_member_of_several_says_so_at_once() {
+    for (aggregates, frames) in [(true, 0), (false, 1)] {
+        let mut bond = bond(0x55, 0, 1, true, true);
+        bond.configure(Settings { aggregates, ..bond.settings().clone() });
+        let first = bond.run(at(0)).frames;
+        let said = first.iter().map(|(_, frame)| match SlowPdu::new_checked(frame) {
+            Ok(SlowPdu::Lacp(pdu)) => pdu.actor.state.contains(State::AGGREGATION),
+            _ => panic!("no PDU"),
+        });
+        assert_eq!(said.collect::<Vec<_>>(), [aggregates]);
+        bond.set_member(at(50), MemberId(1), member(1, 0), true);
+        let later = bond.run(at(50)).frames;
+        assert_eq!(
+            later.iter().filter(|(id, _)| *id == P0).count(),
+            frames,
+            "nothing new, or that it can be aggregated"
+        );
+    }
 }
 
 /// Runs both bonds each 100 ms, with member `n` of one connected to member `n` of the other where `wired` says so.
