@@ -71,6 +71,20 @@ class Frr:
 
 
 @pytest.fixture
+def frr(net):
+    """Starts FRR at a host. Its files go after the test; `net` ends its programs."""
+    started = []
+
+    def start(*args, **kw):
+        started.append(Frr(*args, **kw))
+        return started[-1]
+
+    yield start
+    for each in started:
+        shutil.rmtree(each.dir, ignore_errors=True)
+
+
+@pytest.fixture
 def two_ways(weir, net):
     """A daemon whose port 1 leads to FRR."""
     first, second, client = net.host("10.0.0.2/24", mac="02:00:00:00:00:02"), net.host(), net.host()
@@ -100,23 +114,23 @@ def arrives(client, host):
     return True
 
 
-def test_frr_comes_up_and_is_missed(two_ways, tmp_path):
+def test_frr_comes_up_and_is_missed(two_ways, frr, tmp_path):
     daemon, first, second, client = two_ways
     assert status(daemon, first.port)["Forwarding"] == "false"
     capture = Capture(first, tmp_path / "bfd.pcap", "udp", "port", 3784)
-    frr = Frr(first, "02:00:00:00:00:01")
+    bfdd = frr(first, "02:00:00:00:00:01")
     until(lambda: status(daemon, first.port)["Local Session State"] == "up", 20, "the session")
-    until(lambda: frr.peer().get("status") == "up", what="the session at FRR")
-    until(lambda: frr.peer().get("remote-transmit-interval") == 100, what="the interval at FRR")
+    until(lambda: bfdd.peer().get("status") == "up", what="the session at FRR")
+    until(lambda: bfdd.peer().get("remote-transmit-interval") == 100, what="the interval at FRR")
     assert status(daemon, first.port)["Remote Detect Multiplier"] == "3"
     until(lambda: arrives(client, first), what="the first way")
     # The peer stops without a word. Three intervals of 100 ms, and no more than some seconds on a busy machine.
-    frr.signal(signal.SIGSTOP)
+    bfdd.signal(signal.SIGSTOP)
     until(lambda: status(daemon, first.port)["Local Diagnostic"] == "Control Detection Time Expired", what="the detection")
     until(lambda: arrives(client, second), what="the other way")
     assert not arrives(client, first)
     assert "LIVE" not in daemon.ofctl("dump-ports-desc", "br0", "1", version=15).split("speed")[0]
-    frr.signal(signal.SIGCONT)
+    bfdd.signal(signal.SIGCONT)
     until(lambda: status(daemon, first.port)["Local Session State"] == "up", 20, "the session again")
     until(lambda: arrives(client, first), what="the first way again")
     # What Weir has sent is as it should be.
@@ -128,12 +142,12 @@ def test_frr_comes_up_and_is_missed(two_ways, tmp_path):
     assert set(ttls.split("\n")) <= {"255\t2", "255\t1", ""}, ttls
 
 
-def test_frr_closes_the_session(two_ways):
+def test_frr_closes_the_session(two_ways, frr):
     """An operator of the peer takes the session down; that is told by a packet, and nobody waits for the detection time."""
     daemon, first, second, client = two_ways
-    frr = Frr(first, "02:00:00:00:00:01")
+    bfdd = frr(first, "02:00:00:00:00:01")
     until(lambda: status(daemon, first.port)["Local Session State"] == "up", 20, "the session")
-    frr.host.run("vtysh", "--vty_socket", frr.dir, "-d", "bfdd", "-c", "configure terminal", "-c", "bfd", "-c",
+    bfdd.host.run("vtysh", "--vty_socket", bfdd.dir, "-d", "bfdd", "-c", "configure terminal", "-c", "bfd", "-c",
                  f"peer {PEER} interface eth0", "-c", "shutdown")
     until(lambda: status(daemon, first.port)["Local Diagnostic"] == "Neighbor Signaled Session Down", what="the news")
     assert status(daemon, first.port)["Remote Session State"] in ("admin_down", "down")
