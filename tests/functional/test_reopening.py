@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from conftest import until
 from lib.daemon import dummy_bridge
 from lib.pcap import frames
 
@@ -111,3 +112,33 @@ def test_options_that_a_device_cannot_take_as_it_is_leave_it_alone(bridge):
     assert bridge.ofctl("dump-ports", "br0", "p1").count("rx pkts=2,") == 1, "still the same device"
     bridge.vsctl("clear", "interface", "p1", "options")
     assert bridge.vsctl("get", "interface", "p1", "error").strip() == "[]"
+
+
+def test_another_setting_that_is_wrong_does_not_close_the_device_again_and_again(bridge):
+    bridge.expect("ingress|rule 1")
+    before = both(bridge)
+    bridge.vsctl("set", "interface", "p1", "options:n_rxq=2", 'other_config:ingress-filter="drop nonsense"')
+    assert bridge.vsctl("get", "interface", "p1", "error").strip() != "[]"
+    assert queues(bridge, "p1") == 2 and learnt(bridge) == before
+    receive(bridge, "p1", B, A)
+    bridge.vsctl("add-port", "br0", "p4", "--", "set", "interface", "p4", "type=dummy")
+    assert bridge.ofctl("dump-ports", "br0", "p1").count("rx pkts=1,") == 1, "still the same device"
+    bridge.vsctl("remove", "interface", "p1", "other_config", "ingress-filter")
+    assert bridge.vsctl("get", "interface", "p1", "error").strip() == "[]"
+    assert bridge.ofctl("dump-ports", "br0", "p1").count("rx pkts=1,") == 1
+
+
+def test_an_mtu_that_is_withdrawn_is_the_devices_own_again(bridge):
+    """A device that can take its other options as it is is opened again for that."""
+    capture = bridge.dir / "p1.pcap"
+
+    def mtu():
+        return int(bridge.vsctl("get", "interface", "p1", "mtu"))
+
+    bridge.vsctl("set", "interface", "p1", "mtu_request=2000", f"options:tx_pcap={capture}")
+    until(lambda: mtu() == 2000, what="the MTU")
+    bridge.vsctl("clear", "interface", "p1", "mtu_request", "options")
+    until(lambda: mtu() == 1500, what="the device's own MTU")
+    bridge.vsctl("set", "interface", "p1", "mtu_request=1400", "options:n_rxq=2")
+    until(lambda: (mtu(), queues(bridge, "p1")) == (1400, 2), what="both")
+    assert learnt(bridge) == both(bridge)

@@ -45,6 +45,20 @@ impl Bridge {
     ) -> Result<(), Error> {
         let switch = &self.switch;
         let _adding = switch.adding_tunnel.lock();
+        let placed = self
+            .add_to_carrier(port, tunnel)
+            .and_then(|()| enter().inspect_err(|_| switch.forwarding.write().tunnels.remove(&tunnel.config)));
+        // That of the tunnel before, or this one's, which is not there.
+        let unused = switch.forwarding.write().tunnels.take_unused();
+        if let Some(datapath) = switch.datapath.get().filter(|_| !unused.is_empty()) {
+            datapath.remove_ports(&unused)?;
+        }
+        placed
+    }
+
+    /// Has a carrier receive the packets of a tunnel for a port.
+    fn add_to_carrier(&self, port: OfPort, tunnel: &TunnelPort) -> Result<(), Error> {
+        let switch = &self.switch;
         let config = &tunnel.config;
         let protocol = match tunnel::send::protocol(config).ok_or(Error::NoPayload)? {
             // Headers say whether they have the extension.
@@ -65,16 +79,7 @@ impl Bridge {
                 switch.forwarding.write().tunnels.add_carrier(config, protocol, dp_port);
             })?;
         }
-        let added = switch.forwarding.write().tunnels.add(tunnel.name(), config, (self.id, port));
-        let entered = added
-            .map_err(Error::from)
-            .and_then(|()| enter().inspect_err(|_| switch.forwarding.write().tunnels.remove(config)));
-        // Those of tunnels before, or this one's, which is not there.
-        let unused = switch.forwarding.write().tunnels.take_unused();
-        if let Some(datapath) = switch.datapath.get().filter(|_| !unused.is_empty()) {
-            datapath.remove_ports(&unused)?;
-        }
-        entered
+        Ok(switch.forwarding.write().tunnels.add(tunnel.name(), config, (self.id, port))?)
     }
 }
 

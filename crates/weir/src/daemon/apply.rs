@@ -116,9 +116,8 @@ impl Apply for LiveSwitch {
             ReconfigureStep::SetInterface { bridge, interface, wanted, .. } => {
                 self.set_interface(bridge, interface, wanted)
             }
-            ReconfigureStep::ReopenInterface { bridge, interface, wanted, .. } => {
-                self.set_options(bridge, interface, wanted)?;
-                self.set_interface(bridge, interface, wanted)
+            ReconfigureStep::ReopenInterface { bridge, interface, wanted, enough, .. } => {
+                self.set_options(bridge, interface, wanted, *enough)
             }
             ReconfigureStep::AddFlow { bridge, flow } => self.change_flow(bridge, flow, FlowModCommand::Add),
             ReconfigureStep::RemoveFlow { bridge, flow } => {
@@ -542,9 +541,9 @@ impl LiveSwitch {
         filtered
     }
 
-    /// Has the device of an interface take its options. One that cannot do so as it is is closed: a port whose device has gone is opened
-    /// again.
-    fn set_options(&self, bridge: &str, name: &str, wanted: &Interface) -> StepResult {
+    /// Has the device of an interface take its options. One that cannot do so as it is, or for which that is not enough, is closed: a port
+    /// whose device has gone is opened again.
+    fn set_options(&self, bridge: &str, name: &str, wanted: &Interface, enough: bool) -> StepResult {
         let bridge = self.bridge(bridge)?;
         let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
         let Some((port, device)) = info.and_then(|info| Some((info.port, info.device?))) else { return Ok(()) };
@@ -552,7 +551,8 @@ impl LiveSwitch {
         if is_tunnel && !device.is_gone() {
             return bridge.close_device(port).map_err(|e| e.to_string());
         }
-        if device.is_gone() || registry::set_options(&*device, &wanted.port_spec(name)).map_err(|e| e.to_string())? {
+        let set = || registry::set_options(&*device, &wanted.port_spec(name)).map_err(|e| e.to_string());
+        if device.is_gone() || enough && set()? {
             return Ok(());
         }
         bridge.close_device(port).map_err(|e| e.to_string())?;

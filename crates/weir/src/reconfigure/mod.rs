@@ -60,9 +60,9 @@ pub enum ReconfigureStep {
     SetVlans { bridge: String, port: String, interfaces: Vec<String>, vlans: Vlans },
     /// Changes MTU or Ethernet address of an interface.
     SetInterface { bridge: String, port: String, interface: String, wanted: Interface },
-    /// Has the device of an interface take other options: as it is, or by being closed, and opened again after all steps. The port keeps
-    /// its number and what was learnt there.
-    ReopenInterface { bridge: String, port: String, interface: String, wanted: Interface },
+    /// Has the device of an interface take other options: as it is, where it can and that is `enough`, or by being closed, and opened again
+    /// after all steps. The port keeps its number and what was learnt there. Other settings are not touched.
+    ReopenInterface { bridge: String, port: String, interface: String, wanted: Interface, enough: bool },
     /// Changes how the interfaces of a port share traffic, how LACP is spoken by them, and their part in the spanning tree.
     SetBond { bridge: String, port: String, interfaces: Vec<String>, wanted: Port },
     /// Takes interfaces of a port from a bridge and closes their devices. Without any, there is no port.
@@ -152,15 +152,13 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbe
         let wanted = owners.as_ref().zip(new.and_then(|new| new.ports.get(port)));
         let stays = |name: &str| wanted.as_ref().is_some_and(|(owners, want)| stays(name, have, want, owners));
         let interfaces: Vec<String> = have.interfaces.keys().filter(|name| !stays(name)).cloned().collect();
-        let reopened = wanted.iter().flat_map(|(_, want)| &want.interfaces).filter(|(name, want)| {
-            stays(name) && have.interfaces.get(*name).is_some_and(|have| needs_reopening(have, want))
-        });
-        steps.extend(reopened.map(|(interface, wanted)| ReconfigureStep::ReopenInterface {
-            bridge: bridge(),
-            port: port.clone(),
-            interface: interface.clone(),
-            wanted: wanted.clone(),
-        }));
+        for (name, want) in wanted.iter().flat_map(|(_, want)| &want.interfaces).filter(|(name, _)| stays(name)) {
+            if let Some(have) = have.interfaces.get(name).filter(|have| needs_reopening(have, want)) {
+                let (port, interface, wanted) = (port.clone(), name.clone(), want.clone());
+                let enough = !needs_new_device(have, want);
+                steps.push(ReconfigureStep::ReopenInterface { bridge: bridge(), port, interface, wanted, enough });
+            }
+        }
         if !interfaces.is_empty() {
             steps.push(ReconfigureStep::RemovePort { bridge: bridge(), port: port.clone(), interfaces });
         }
@@ -224,8 +222,7 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
         let kept: Vec<String> = have.interfaces.keys().filter(is_kept).cloned().collect();
         for name in &kept {
             let wanted = &want.interfaces[name];
-            // What is reopened gets all its settings then.
-            if have.interfaces.get(name).is_some_and(|have| have != wanted && !needs_reopening(have, wanted)) {
+            if have.interfaces.get(name).is_some_and(|have| reopened(have, wanted) != *wanted) {
                 let (bridge, port, interface) = (bridge(), port.clone(), name.clone());
                 steps.push(ReconfigureStep::SetInterface { bridge, port, interface, wanted: wanted.clone() });
             }
@@ -279,14 +276,31 @@ fn stays(name: &str, have: &Port, want: &Port, owners: &Owners) -> bool {
     both.is_some_and(|(have, want)| have.kind == want.kind && !owners.renumbers(name, have, want))
 }
 
-/// Whether the device of an interface that stays has to take other options: an MTU or an Ethernet address is changed in
-/// place, unless the wish for it was withdrawn, when only opening the device brings its own back. Devices
-/// of DPDK have to be stopped for another MTU. A patch port gets another peer in place.
+/// Whether the device of an interface that stays has to take other options, or to make place for another one. A patch port gets another
+/// peer in place.
 fn needs_reopening(have: &Interface, want: &Interface) -> bool {
-    have.options != want.options && want.kind != "patch"
-        || have.mtu_request.is_some() && want.mtu_request.is_none()
+    have.options != want.options && want.kind != "patch" || needs_new_device(have, want)
+}
+
+/// Whether no device that is open can be as it is wanted: an MTU or an Ethernet address is changed in
+/// place, unless the wish for it was withdrawn, when only opening the device brings its own back. Devices
+/// of DPDK have to be stopped for another MTU.
+fn needs_new_device(have: &Interface, want: &Interface) -> bool {
+    have.mtu_request.is_some() && want.mtu_request.is_none()
         || have.mac.is_some() && want.mac.is_none()
         || have.mtu_request != want.mtu_request && ports::dpdk::KIND.names.contains(&&*want.kind)
+}
+
+/// An interface whose device has been reopened if it had to be. The rest is as it was.
+fn reopened(have: &Interface, want: &Interface) -> Interface {
+    let mut after = have.clone();
+    if needs_reopening(have, want) {
+        after.options.clone_from(&want.options);
+    }
+    if needs_new_device(have, want) {
+        (after.mtu_request, after.mac) = (want.mtu_request, want.mac);
+    }
+    after
 }
 
 /// Takes the steps, and notes in `running` those that succeeded. Returns those that failed.
@@ -378,8 +392,11 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
                 port.vlans = vlans;
             }
         }),
-        ReconfigureStep::SetInterface { bridge, port, interface, wanted }
-        | ReconfigureStep::ReopenInterface { bridge, port, interface, wanted } => in_bridge(bridges, &bridge, |b| {
+        ReconfigureStep::ReopenInterface { bridge, port, interface, wanted, .. } => in_bridge(bridges, &bridge, |b| {
+            let have = b.ports.get_mut(&port).and_then(|port| port.interfaces.get_mut(&interface));
+            have.into_iter().for_each(|have| *have = reopened(have, &wanted));
+        }),
+        ReconfigureStep::SetInterface { bridge, port, interface, wanted } => in_bridge(bridges, &bridge, |b| {
             if let Some(port) = b.ports.get_mut(&port) {
                 port.interfaces.insert(interface, wanted);
             }

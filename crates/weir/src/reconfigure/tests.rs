@@ -406,7 +406,9 @@ fn a_port_with_other_options_stays() {
         steps.iter().map(name).collect::<Vec<_>>()
     };
     let small = state("null", "60", None);
-    assert_eq!(names(&small, &state("null", "61", Some(2000))), ["ReopenInterface"]);
+    assert_eq!(names(&small, &state("null", "61", None)), ["ReopenInterface"]);
+    assert_eq!(names(&small, &state("null", "61", Some(2000))), ["ReopenInterface", "SetInterface"]);
+    assert_eq!(names(&state("null", "60", Some(2000)), &state("null", "61", None)), ["ReopenInterface"]);
     assert_eq!(names(&small, &state("null", "60", Some(2000))), ["SetInterface"]);
     assert_eq!(names(&state("null", "60", Some(2000)), &small), ["ReopenInterface"], "the device's own MTU is wanted");
     assert_eq!(names(&small, &state("dummy", "61", None)), ["RemovePort", "AddPort"]);
