@@ -63,12 +63,14 @@ impl Split<'_> {
     #[cold]
     fn close_ranks(&mut self) {
         let first: *mut Packet = self.batch.as_mut_ptr();
-        let (mut left, mut len) = (self.left, 0);
+        // The first ones are in their places.
+        let mut len = self.left.trailing_ones() as usize;
+        let mut left = self.left & !((1u64 << len) - 1) as u32;
         while left != 0 {
             let at = left.trailing_zeros() as usize;
-            // SAFETY: both are within the batch, `at` is one of the packets that are left, and `len` is not beyond it: as
-            // many bits were met before it. What was at `len` has been moved.
-            unsafe { first.add(at).copy_to(first.add(len), 1) };
+            // SAFETY: both are within the batch, `at` is one of the packets that are left, and `len` is before it: as
+            // many bits were met below it, and one was missing. What was at `len` has been moved.
+            unsafe { first.add(at).copy_to_nonoverlapping(first.add(len), 1) };
             len += 1;
             left &= left - 1;
         }
