@@ -169,27 +169,41 @@ impl Table {
         }
     }
 
-    /// Ends all memberships that are not static.
+    /// Ends all memberships that are not static. The work is linear in how many there are: nothing is taken out of an order one by one.
     pub fn clear(&mut self) {
-        let all: Vec<(Group, Port)> = self.order.values().copied().collect();
-        for (group, port) in &all {
-            self.remove(group, *port);
-        }
+        self.order.clear();
+        self.by_port.clear();
+        self.by_count.clear();
+        let changes = &mut self.changes;
+        self.groups.retain(|group, members| {
+            let before = members.len();
+            members.retain(|_, member| member.renewed.is_none());
+            if members.len() < before {
+                changes.push(*group);
+            }
+            !members.is_empty()
+        });
     }
 
     /// All memberships: static ones, then by when their group was renewed last, and in it by when they were.
+    ///
+    /// Whoever calls has locks for which packets wait, so each group is looked up once, and not for each comparison.
     pub fn list(&self) -> Vec<Member> {
         let fixed = self.fixed.iter().map(|(port, group)| Member { group: *group, port: *port, renewed: None });
         let mut all: Vec<Member> = fixed.collect();
         all.sort_by_key(|member| (member.group, member.port));
-        let mut latest: HashMap<Group, u64> = HashMap::new();
-        latest.extend(self.order.iter().map(|(renewal, (group, _))| (*group, *renewal)));
-        let mut learnt: Vec<_> = self.order.iter().collect();
-        learnt.sort_by_key(|(renewal, (group, _))| (latest.get(group).copied(), **renewal));
-        all.extend(learnt.into_iter().filter_map(|(_, (group, port))| {
-            let (renewed, _) = self.groups.get(group)?.get(port)?.renewed?;
-            Some(Member { group: *group, port: *port, renewed: Some(renewed) })
-        }));
+        let mut learnt = Vec::with_capacity(self.order.len());
+        for (group, members) in &self.groups {
+            let renewals = || members.iter().filter_map(|(port, member)| Some((*port, member.renewed?)));
+            let latest = renewals().map(|(_, (_, renewal))| renewal).max();
+            learnt.extend(
+                renewals().map(|(port, (at, renewal))| {
+                    ((latest, renewal), Member { group: *group, port, renewed: Some(at) })
+                }),
+            );
+        }
+        learnt.sort_unstable_by_key(|(order, _)| *order);
+        all.extend(learnt.into_iter().map(|(_, member)| member));
         all
     }
 
@@ -313,8 +327,17 @@ mod tests {
                 // Three static groups go beyond the limit at most.
                 assert!(table.groups.len() <= 13 && table.order.len() <= 160);
             }
+            let in_order = |table: &Table| table.list().iter().filter(|m| m.renewed.is_some()).map(|m| (m.group, m.port)).collect::<Vec<_>>();
+            let latest = |group: &Group| table.groups[group].values().filter_map(|m| m.renewed).map(|(_, renewal)| renewal).max();
+            let mut expected: Vec<_> = table.order.values().copied().collect();
+            expected.sort_by_key(|(group, _)| latest(group));
+            prop_assert_eq!(in_order(&table), expected);
+            let before = members(&table);
             table.clear();
+            check(&table);
             prop_assert_eq!(table.order.len() + table.by_port.len(), 0);
+            let (after, changes) = (members(&table), table.take_changes());
+            prop_assert!(before.iter().all(|(group, ports)| after.get(group) == Some(ports) || changes.contains(group)));
         }
     }
 
