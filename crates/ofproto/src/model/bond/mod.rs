@@ -191,6 +191,8 @@ pub(crate) struct Bond {
     settings: BondSettings,
     lacp: LacpStatus,
     members: BTreeMap<OfPort, BondMember>,
+    /// How many of them are no ports of the datapath.
+    without_dp_port: usize,
     active: Option<OfPort>,
     /// The address of the member that was active last, which is preferred.
     active_mac: Mac,
@@ -231,6 +233,7 @@ impl Bond {
             settings,
             lacp: LacpStatus::Off,
             members: BTreeMap::new(),
+            without_dp_port: 0,
             active: None,
             active_mac,
             buckets: Buckets::default(),
@@ -336,7 +339,9 @@ impl Bond {
 
     /// The table of the datapath, if it has the members of all buckets.
     pub fn table(&self) -> Option<&Arc<BondOutput>> {
-        let all = !self.members.is_empty() && self.members.values().all(|member| member.dp_port.is_some());
+        let without = |members: &BTreeMap<OfPort, BondMember>| members.values().filter(|m| m.dp_port.is_none()).count();
+        debug_assert_eq!(self.without_dp_port, without(&self.members));
+        let all = !self.members.is_empty() && self.without_dp_port == 0;
         self.output.as_ref().filter(|_| all)
     }
 

@@ -56,9 +56,11 @@ impl Bond {
     pub fn set_member(&mut self, port: OfPort, info: MemberInfo) {
         let MemberInfo { name, mac, dp_port, carrier, path_up } = info;
         let (spoken, had_table) = (self.lacp != LacpStatus::Off, self.table().is_some());
+        self.without_dp_port += usize::from(dp_port.is_none());
         match self.members.get_mut(&port) {
             Some(member) => {
                 let is_new_port = member.dp_port != dp_port;
+                self.without_dp_port -= usize::from(member.dp_port.is_none());
                 (member.name, member.mac, member.dp_port) = (name, mac, dp_port);
                 (member.carrier, member.path_up) = (carrier, path_up);
                 if !is_new_port {
@@ -85,9 +87,8 @@ impl Bond {
     pub fn remove_member(&mut self, port: OfPort, now: Time) {
         let had_table = self.table().is_some();
         self.enable(port, false);
-        if self.members.remove(&port).is_none() {
-            return;
-        }
+        let Some(member) = self.members.remove(&port) else { return };
+        self.without_dp_port -= usize::from(member.dp_port.is_none());
         self.pending.members = true;
         if self.active == Some(port) {
             self.active = None;
