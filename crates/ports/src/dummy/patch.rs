@@ -68,7 +68,10 @@ impl Target {
         match kind {
             "unix" => Some(Target::Unix(rest.into())),
             "punix" => Some(Target::PassiveUnix(rest.into())),
-            "tcp" => rest.rsplit_once(':').map(|_| Target::Tcp(rest.into())),
+            "tcp" => {
+                let (_, port) = rest.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
+                port.parse::<u16>().ok().map(|_| Target::Tcp(rest.into()))
+            }
             "ptcp" => {
                 let (port, host) = rest.split_once(':').unwrap_or((rest, "0.0.0.0"));
                 port.parse::<u16>().ok().map(|port| Target::PassiveTcp(format!("{host}:{port}")))
@@ -573,9 +576,16 @@ mod tests {
 
     #[test]
     fn addresses_that_make_no_sense_are_refused() {
-        for (option, text) in
-            [("stream", "punix:/x"), ("pstream", "unix:/x"), ("stream", "tcp:1"), ("pstream", "ptcp:x"), ("stream", "")]
-        {
+        for (option, text) in [
+            ("stream", "punix:/x"),
+            ("pstream", "unix:/x"),
+            ("stream", "tcp:1"),
+            ("pstream", "ptcp:x"),
+            ("stream", ""),
+            ("stream", "tcp:192.0.2.1:65536"),
+            ("stream", "tcp:[::1]"),
+            ("stream", "tcp::1"),
+        ] {
             assert!(open(&Env::default(), "a", (option, text)).is_err(), "{option} {text}");
         }
         let spec = PortSpec::new("a", "dummy").with(&[("stream", "unix:/x"), ("pstream", "punix:/y")]);
