@@ -152,6 +152,20 @@ def test_garbage_in_the_database(ovs):  # noqa: F811
         assert word in log, word
 
 
+def test_a_patch_port_that_is_its_own_peer_is_refused(ovs):  # noqa: F811
+    """What it sent came in again by it, and had the addresses of others move there."""
+    ovs.expect("a patch port cannot be its own peer")
+    ovs.start("--enable-dummy")
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("add-port", "br0", "loop", "--", "set", "interface", "loop", "type=patch", "options:peer=loop")
+    assert "a patch port cannot be its own peer" in ovs.get("Interface", "loop", "error")
+    assert "(loop)" not in ovs.ofctl("show", "br0")
+    ovs.vsctl("set", "interface", "loop", "options:peer=other")
+    assert ovs.get("Interface", "loop", "error") == "[]"
+    ovs.vsctl("set", "interface", "loop", "options:peer=loop")
+    assert "a patch port cannot be its own peer" in ovs.get("Interface", "loop", "error")
+
+
 def test_what_has_no_effect_is_named_once(ovs):  # noqa: F811
     ovs.start()
     dummy_bridge(ovs, "p1")

@@ -498,6 +498,10 @@ impl LiveSwitch {
     fn open(&self, name: &str, interface: &Interface) -> Result<Device, String> {
         if interface.kind == "patch" {
             let peer = interface.options.get("peer").cloned().ok_or("a patch port needs the option peer")?;
+            // What it sends would come in again by it, and have addresses move.
+            if peer == name {
+                return Err("a patch port cannot be its own peer".into());
+            }
             return Ok(Device::Patch { peer, mac: interface.mac.unwrap_or(stable_mac(name)) });
         }
         if ports::tunnel::KIND.names.contains(&interface.kind.as_str()) {
