@@ -5,7 +5,7 @@
 //!
 //! Messages come from `tracing`'s macros. The module is the event's target, where that is the name of
 //! one, or follows from the path of the code ([`module`]). Warnings and errors of one place in the code
-//! are limited ([`limit`]).
+//! are limited ([`limit`]), and so is what is said of links that their other end can have flap.
 //!
 //! ```text
 //! tracing::warn!(target: "bridge", ...) ─▶ [subscriber] ─▶ Logger ─▶ [pattern] ─▶ stderr, [sink]
@@ -219,7 +219,8 @@ impl Logger {
 
     /// Logs, unless the place has used up its budget.
     fn log(&self, record: &LogMessage<'_>) {
-        if record.level <= Level::Warn && self.is_limited(record.module) {
+        let loudest = if record.module.follows_links() { Level::Info } else { Level::Warn };
+        if record.level <= loudest && self.is_limited(record.module) {
             let now = Instant::now();
             let taken = self.limiter.lock().take(record.place, now);
             match taken {
@@ -474,6 +475,16 @@ mod tests {
         assert_eq!(lines() - before, 500);
         (0..500).for_each(|_| log(&logger, "vconn", Level::Info, "information"));
         assert_eq!(lines() - before, 1000);
+    }
+
+    #[test]
+    fn a_link_that_flaps_fills_no_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let logger = to_file(&path);
+        (0..5000).for_each(|_| log(&logger, "bond", Level::Info, "member eth1: disabled"));
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!((100..110).contains(&lines), "{lines}");
     }
 
     #[test]

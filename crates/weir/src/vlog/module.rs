@@ -38,6 +38,12 @@ impl Module {
         NAMES[usize::from(self.0)]
     }
 
+    /// Whether what it says at level info is how links come and go. Their other end can have that happen a thousand times in a second,
+    /// by LACP, BFD or CFM.
+    pub(super) fn follows_links(self) -> bool {
+        self.name() == "bond"
+    }
+
     pub(super) fn index(self) -> usize {
         usize::from(self.0)
     }
