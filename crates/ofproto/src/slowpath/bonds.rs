@@ -9,7 +9,6 @@
 //! to be elsewhere than at the bond, a frame from that address is sent by the bond. These *announcements* wait here, and go out a
 //! few at a time ([`Switch::send_announcements`]), for there may be a million addresses.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use datapath::{Action as DpAction, PortNo};
@@ -21,6 +20,7 @@ use packet::{Key, Packet, Time};
 use crate::model::bond::{Bond, BondMode, LacpStatus};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::mac::MacKey;
+use crate::slowpath::announcements::{Announcer, Due};
 use crate::switch::Switch;
 use crate::xlate::Input;
 
@@ -111,34 +111,46 @@ impl Switch {
         next
     }
 
-    /// Queues an announcement of each address that is elsewhere than at a bond, in place of those of an earlier failover.
+    /// Has each address that is elsewhere than at a bond announced.
     fn announce(&self, id: BridgeId, bond: &str) {
-        let name: Arc<str> = bond.into();
+        if self.announcements.lock().fail_over(id, bond) {
+            self.begin_announcements((id, bond.into()));
+        }
+    }
+
+    /// Queues an announcement of each address that is elsewhere than at a bond.
+    fn begin_announcements(&self, of: Announcer) {
         let forwarding = self.forwarding.read();
-        let Some(bridge) = forwarding.bridges.get(&id) else { return };
-        let own = bridge.bonds.get(bond).and_then(Bond::first);
+        let Some(bridge) = forwarding.bridges.get(&of.0) else { return };
+        let own = bridge.bonds.get(&*of.1).and_then(Bond::first);
         let macs = bridge.macs.read();
         let elsewhere = macs.iter().filter(|entry| own != Some(bridge.logical(entry.port)));
-        let announced: Vec<_> = elsewhere.map(|entry| (id, name.clone(), entry.key)).collect();
+        let announced: Vec<_> = elsewhere.map(|entry| entry.key).collect();
         drop(macs);
-        self.announcements.lock().replace(id, &name, announced);
+        self.announcements.lock().begin(of, announced);
     }
 
     /// Sends some of the announcements that wait. Returns whether there are more.
     pub fn send_announcements(&self) -> bool {
-        let (some, more) = self.announcements.lock().take(AT_ONCE);
-        for (bridge, bond, key) in some {
-            let member = {
-                let forwarding = self.forwarding.read();
-                let bond = forwarding.bridges.get(&bridge).and_then(|bridge| bridge.bonds.get(&*bond));
-                bond.filter(|bond| tells_neighbours(bond))
-                    .and_then(|bond| bond.member_of(bond.bucket_of_source(key.mac, key.vlan)))
-            };
-            if let Some(member) = member {
-                self.send_by(bridge, member, &announcement(key));
+        let due = self.announcements.lock().take(AT_ONCE);
+        match due {
+            Some(Due::Announce((bridge, bond), keys)) => {
+                for key in keys {
+                    let member = {
+                        let forwarding = self.forwarding.read();
+                        let bond = forwarding.bridges.get(&bridge).and_then(|bridge| bridge.bonds.get(&*bond));
+                        bond.filter(|bond| tells_neighbours(bond))
+                            .and_then(|bond| bond.member_of(bond.bucket_of_source(key.mac, key.vlan)))
+                    };
+                    if let Some(member) = member {
+                        self.send_by(bridge, member, &announcement(key));
+                    }
+                }
             }
+            Some(Due::Begin(of)) => self.begin_announcements(of),
+            None => {}
         }
-        more
+        !self.announcements.lock().is_empty()
     }
 
     /// Sends a frame by a port, whatever the tables say.
