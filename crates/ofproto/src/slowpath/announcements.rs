@@ -42,14 +42,14 @@ impl Announcements {
     }
 
     /// Takes note of a failover. Whether a round is to begin now: otherwise another one follows the one that is under way.
-    pub fn fail_over(&mut self, bridge: BridgeId, bond: &str) -> bool {
-        let round = self.0.iter_mut().find(|round| round.of.0 == bridge && *round.of.1 == *bond);
+    pub fn fail_over(&mut self, of: &Announcer) -> bool {
+        let round = self.0.iter_mut().find(|round| round.of == *of);
         round.map(|round| round.again = true).is_none()
     }
 
-    /// Begins a round.
+    /// Begins a round. Where another thread was faster, one more follows that one.
     pub fn begin(&mut self, of: Announcer, addresses: Vec<MacKey>) {
-        if !addresses.is_empty() {
+        if !addresses.is_empty() && self.fail_over(&of) {
             self.0.push_back(Round { of, left: addresses.into_iter(), again: false });
         }
     }
@@ -80,19 +80,31 @@ mod tests {
         let of: Announcer = (BridgeId(1), "bond0".into());
         let key = |n: u8| MacKey { vlan: 0, mac: [2, 0, 0, 0, 0, n] };
         let announce = |keys: &[u8]| Some(Due::Announce(of.clone(), keys.iter().map(|n| key(*n)).collect()));
-        assert!(waiting.fail_over(BridgeId(1), "bond0"));
+        assert!(waiting.fail_over(&of));
         waiting.begin(of.clone(), (1..=5).map(key).collect());
         assert_eq!(waiting.take(2), announce(&[1, 2]));
-        assert!((0..1000).all(|_| !waiting.fail_over(BridgeId(1), "bond0")), "no walk over the table for each of them");
+        assert!((0..1000).all(|_| !waiting.fail_over(&of)), "no walk over the table for each of them");
         assert!(
-            waiting.fail_over(BridgeId(2), "bond0") && waiting.fail_over(BridgeId(1), "bond1"),
+            waiting.fail_over(&(BridgeId(2), "bond0".into())) && waiting.fail_over(&(BridgeId(1), "bond1".into())),
             "others have their own"
         );
         assert_eq!(waiting.take(2), announce(&[3, 4]));
         assert_eq!(waiting.take(2), announce(&[5]));
         assert_eq!(waiting.take(2), Some(Due::Begin(of.clone())), "1 and 2 left before the last failover");
-        assert!(waiting.is_empty() && waiting.fail_over(BridgeId(1), "bond0"));
+        assert!(waiting.is_empty() && waiting.fail_over(&of));
         waiting.begin(of.clone(), vec![key(6)]);
         assert_eq!((waiting.take(2), waiting.take(2)), (announce(&[6]), None));
+    }
+
+    #[test]
+    fn a_bond_has_one_round_when_two_threads_begin_one() {
+        let mut waiting = Announcements::default();
+        let of: Announcer = (BridgeId(1), "bond0".into());
+        let key = MacKey { vlan: 0, mac: [2, 0, 0, 0, 0, 1] };
+        assert!(waiting.fail_over(&of) && waiting.fail_over(&of));
+        waiting.begin(of.clone(), vec![key]);
+        waiting.begin(of.clone(), vec![key]);
+        assert_eq!(waiting.take(2), Some(Due::Announce(of.clone(), vec![key])));
+        assert_eq!((waiting.take(2), waiting.take(2)), (Some(Due::Begin(of)), None));
     }
 }

@@ -88,7 +88,7 @@ impl Switch {
                     stale.push(bond.version.clone());
                 }
                 if changes.tell_neighbours && tells_neighbours(bond) {
-                    announced.push((*id, bond.name.clone()));
+                    announced.push((*id, bond.name.as_str().into()));
                 }
                 next = next.into_iter().chain(bond.next_wakeup()).min();
             }
@@ -102,8 +102,8 @@ impl Switch {
         for (bridge, port, frame) in frames {
             self.send_by(bridge, port, &frame);
         }
-        for (bridge, bond) in announced {
-            self.announce(bridge, &bond);
+        for of in announced {
+            self.announce(of);
         }
         if way || !stale.is_empty() {
             self.notify();
@@ -112,9 +112,10 @@ impl Switch {
     }
 
     /// Has each address that is elsewhere than at a bond announced.
-    fn announce(&self, id: BridgeId, bond: &str) {
-        if self.announcements.lock().fail_over(id, bond) {
-            self.begin_announcements((id, bond.into()));
+    fn announce(&self, of: Announcer) {
+        let begins = self.announcements.lock().fail_over(&of);
+        if begins {
+            self.begin_announcements(of);
         }
     }
 
@@ -122,7 +123,8 @@ impl Switch {
     fn begin_announcements(&self, of: Announcer) {
         let forwarding = self.forwarding.read();
         let Some(bridge) = forwarding.bridges.get(&of.0) else { return };
-        let own = bridge.bonds.get(&*of.1).and_then(Bond::first);
+        let Some(bond) = bridge.bonds.get(&*of.1) else { return };
+        let own = bond.first();
         let macs = bridge.macs.read();
         let elsewhere = macs.iter().filter(|entry| own != Some(bridge.logical(entry.port)));
         let announced: Vec<_> = elsewhere.map(|entry| entry.key).collect();

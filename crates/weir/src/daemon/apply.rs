@@ -4,24 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use datapath::{EgressLimits, PortNo, ShaperLimits};
 use ofproto::{
     BridgeConfig, Device, LacpConfig, PathCheckConfig, PortSpec, PortVlan, SpanningTreeConfig, SpanningTreePort,
-    TunnelPort,
 };
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
-use ports::{Qos, registry};
+use ports::Qos;
 use protocols::lldp;
 use tls::Tls;
 use tokio::sync::watch;
-use tunnel::config::{Config, Kind, text_of};
 
 use super::engine::{Engine, cores, exact_entries, flow_memory, log_max_sleep, switch_settings};
 use super::ingress::Configured;
-use super::missing::Seen;
 use super::openflow::SocketRequests;
 use crate::config::Workers;
 use crate::config::conntrack::Conntrack;
@@ -58,26 +54,7 @@ pub struct LiveSwitch {
     pub numbers_had: Option<BTreeMap<(String, String), OfPort>>,
 }
 
-type StepResult = Result<(), String>;
-
-/// How long the device of a port that is opened again may be in use elsewhere.
-const CLOSES_WITHIN: Duration = Duration::from_secs(1);
-
-/// A port whose device has gone.
-pub struct Lost {
-    /// Bridge.
-    pub bridge: String,
-    /// Name.
-    pub name: String,
-    /// OpenFlow number, which it keeps.
-    pub port: OfPort,
-    /// Type.
-    pub kind: String,
-    /// Why it has no other device.
-    pub error: String,
-    /// Which interface has its name now.
-    pub seen: Seen,
-}
+pub(super) type StepResult = Result<(), String>;
 
 impl Apply for LiveSwitch {
     fn apply(&mut self, step: &ReconfigureStep) -> StepResult {
@@ -300,78 +277,6 @@ impl LiveSwitch {
         self.set_local_policing(name, &settings.local_policing)
     }
 
-    fn open_local(&self, bridge: &str, settings: &BridgeSettings) -> Result<Arc<dyn ports::Port>, String> {
-        let mut spec = registry::PortSpec::new(bridge, settings.local_kind.name());
-        spec.mac = Some(bridge_mac(bridge, settings));
-        spec.options = settings.local_options.clone();
-        registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))
-    }
-
-    /// The ports whose devices have gone. `find` says which interface has a name now.
-    pub fn lost(&self, find: impl Fn(&str) -> Seen) -> Vec<Lost> {
-        let of_bridge = |bridge: &ofproto::Bridge| {
-            let name = bridge.name().to_owned();
-            let gone = bridge.ports().into_iter().filter(|info| info.device.as_ref().is_some_and(|d| d.is_gone()));
-            gone.map(|info| Lost {
-                bridge: name.clone(),
-                port: info.port,
-                kind: info.kind.to_owned(),
-                error: ports::Error::NoInterface { port: info.name.clone() }.to_string(),
-                seen: find(&info.name),
-                name: info.name,
-            })
-            .collect::<Vec<_>>()
-        };
-        self.engine.switch.bridges().iter().flat_map(of_bridge).collect()
-    }
-
-    /// Opens a new device for a port whose device has gone, with the settings of `running`.
-    pub fn reopen(&self, lost: &Lost, running: &desired::Bridge) -> StepResult {
-        self.replace(lost, running, None)?;
-        let (name, number) = (&lost.name, short_number(lost.port));
-        tracing::info!("bridge {}: interface {name} is there again on port {number}", lost.bridge);
-        Ok(())
-    }
-
-    /// Gives the interface called `name` another number in the datapath. Its device is opened anew.
-    pub fn renumber(&self, name: &str, number: PortNo, running: &BTreeMap<String, desired::Bridge>) -> StepResult {
-        let of_bridge = |bridge: &ofproto::Bridge| {
-            let found = bridge.ports().into_iter().find(|info| info.name == name && info.device.is_some());
-            found.map(|info| (bridge.name().to_owned(), info))
-        };
-        let found = self.engine.switch.bridges().iter().find_map(of_bridge);
-        let (bridge, info) = found.filter(|(bridge, _)| bridge != name).ok_or("unknown port")?;
-        if self.engine.datapath.port(number).is_some() {
-            return Err("port number already in use".into());
-        }
-        let (port, kind) = (info.port, info.kind.to_owned());
-        let moved = Lost { bridge, name: name.to_owned(), port, kind, error: String::new(), seen: None };
-        let running = running.get(&moved.bridge).ok_or("unknown port")?;
-        self.replace(&moved, running, Some(number))
-    }
-
-    fn replace(&self, lost: &Lost, running: &desired::Bridge, number: Option<PortNo>) -> StepResult {
-        let bridge = self.bridge(&lost.bridge)?;
-        let wanted = running.interface(&lost.name);
-        let device = match wanted {
-            Some(wanted) => match self.open(&lost.name, wanted)? {
-                Device::Datapath(device) => device,
-                Device::Tunnel(tunnel) if number.is_none() => {
-                    return bridge.replace_tunnel(lost.port, &tunnel).map_err(|e| e.to_string());
-                }
-                Device::Tunnel(_) | Device::Patch { .. } => return Ok(()),
-            },
-            None => self.open_local(&lost.bridge, &running.settings)?,
-        };
-        bridge.replace_device(lost.port, device, number).map_err(|e| e.to_string())?;
-        self.push_filter_down(&lost.name);
-        let policing = wanted.map_or(&running.settings.local_policing, |wanted| &wanted.policing);
-        let qos = wanted.and_then(|wanted| wanted.qos.as_ref());
-        self.set_policing_of_new(&bridge, lost.port, policing, qos)?;
-        set_qos_of_new(&bridge, lost.port, wanted);
-        wanted.map_or(Ok(()), |wanted| self.set_queues_of_new(&bridge, lost.port, wanted))
-    }
-
     /// Puts in force how the interfaces of a port share its traffic, how they speak LACP, and which part they have in the spanning tree.
     fn set_bond(&self, bridge: &str, port: &str, wanted: &Port) -> StepResult {
         let bridge = self.bridge(bridge)?;
@@ -449,70 +354,21 @@ impl LiveSwitch {
         })
     }
 
-    /// Has a device that may be a new one do what it can of the port's ingress filter.
-    fn push_filter_down(&self, name: &str) {
-        self.engine.ingress.push_down(&self.engine.datapath, name);
-    }
-
-    /// Pins the receive queues of a new port to the cores that the configuration names, and has its transmit queues used as
-    /// that says.
-    fn set_queues_of_new(&self, bridge: &ofproto::Bridge, port: OfPort, interface: &Interface) -> StepResult {
-        if interface.rx_affinity.is_empty() && !interface.steers_by_hash {
-            return Ok(());
-        }
-        let number = bridge.port(port).and_then(|info| info.dp_port);
-        number.map_or(Ok(()), |number| self.set_queues(number, interface))
-    }
-
     fn set_local_policing(&self, bridge: &str, policing: &Policing) -> StepResult {
         let local = self.bridge(bridge)?.port(OfPort::LOCAL).and_then(|info| info.dp_port);
         local.map_or(Ok(()), |local| self.set_policing(local, policing, None))
     }
 
-    /// Limits a port whose device is a new one.
-    fn set_policing_of_new(
-        &self,
-        bridge: &ofproto::Bridge,
-        port: OfPort,
-        policing: &Policing,
-        qos: Option<&Qos>,
-    ) -> StepResult {
-        let Some(info) = bridge.port(port) else { return Ok(()) };
-        let shaper = info.device.zip(qos).and_then(|(device, qos)| shaping::limits(&*device, qos));
-        let number = info.dp_port.filter(|_| *policing != Policing::default() || shaper.is_some());
-        number.map_or(Ok(()), |number| self.set_policing(number, policing, shaper))
-    }
-
-    fn set_policing(&self, port: PortNo, policing: &Policing, shaper: Option<ShaperLimits>) -> StepResult {
+    pub(super) fn set_policing(&self, port: PortNo, policing: &Policing, shaper: Option<ShaperLimits>) -> StepResult {
         let (ingress, egress) = (policing.ingress_limits(), policing.egress_limits());
         let egress = shaper.map_or(egress, EgressLimits::Shaper);
         self.engine.datapath.set_policers(port, ingress, egress).map_err(|e| e.to_string())
     }
 
-    fn set_queues(&self, port: PortNo, interface: &Interface) -> StepResult {
+    pub(super) fn set_queues(&self, port: PortNo, interface: &Interface) -> StepResult {
         let datapath = &self.engine.datapath;
         datapath.set_rx_affinity(port, interface.rx_affinity.clone()).map_err(|e| e.to_string())?;
         datapath.set_tx_steering(port, interface.steers_by_hash).map_err(|e| e.to_string())
-    }
-
-    fn open(&self, name: &str, interface: &Interface) -> Result<Device, String> {
-        if interface.kind == "patch" {
-            let peer = interface.options.get("peer").cloned().ok_or("a patch port needs the option peer")?;
-            // What it sends would come in again by it, and have addresses move.
-            if peer == name {
-                return Err("a patch port cannot be its own peer".into());
-            }
-            return Ok(Device::Patch { peer, mac: interface.mac.unwrap_or(stable_mac(name)) });
-        }
-        if ports::tunnel::KIND.names.contains(&interface.kind.as_str()) {
-            return open_tunnel(name, interface).map(Device::Tunnel);
-        }
-        if let Some(user) = self.engine.separate.user_of(name) {
-            return Err(format!(
-                "{name} is a port of the datapath {user}: \"dpctl/del-if {user} {name}\" sets it free"
-            ));
-        }
-        registry::open(&interface.port_spec(name), &self.engine.env).map(Device::Datapath).map_err(|e| e.to_string())
     }
 
     fn set_vlans(&self, bridge: &str, interfaces: &[String], vlans: &Vlans) -> StepResult {
@@ -543,31 +399,6 @@ impl LiveSwitch {
         self.set_device(bridge, name, interface)?;
         self.push_filter_down(name);
         filtered
-    }
-
-    /// Has the device of an interface take its options. One that cannot do so as it is, or for which that is not enough, is closed: a port
-    /// whose device has gone is opened again.
-    fn set_options(&self, bridge: &str, name: &str, wanted: &Interface, enough: bool) -> StepResult {
-        let bridge = self.bridge(bridge)?;
-        let info = bridge.port_by_name(name).and_then(|port| bridge.port(port));
-        let Some((port, device)) = info.and_then(|info| Some((info.port, info.device?))) else { return Ok(()) };
-        let is_tunnel = ports::tunnel::KIND.names.contains(&&*wanted.kind);
-        if is_tunnel && !device.is_gone() {
-            return bridge.close_device(port).map_err(|e| e.to_string());
-        }
-        let set = || registry::set_options(&*device, &wanted.port_spec(name)).map_err(|e| e.to_string());
-        if device.is_gone() || enough && set()? {
-            return Ok(());
-        }
-        bridge.close_device(port).map_err(|e| e.to_string())?;
-        // Whoever looks at all ports may have it in hand for a moment.
-        let closed = Arc::downgrade(&device);
-        drop(device);
-        let deadline = Instant::now() + CLOSES_WITHIN;
-        while closed.strong_count() > 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
     }
 
     fn set_device(&self, bridge: &str, name: &str, interface: &Interface) -> StepResult {
@@ -615,13 +446,13 @@ impl LiveSwitch {
         bridge.flow_mod(&change).map_err(|e| format!("flow \"{flow}\": {e}"))
     }
 
-    fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
+    pub(super) fn bridge(&self, name: &str) -> Result<ofproto::Bridge, String> {
         self.engine.switch.bridge(name).ok_or_else(|| format!("bridge {name} does not exist"))
     }
 }
 
 /// Has a port whose device is a new one queue what it is sent. Without a QoS, the device keeps what it came with.
-fn set_qos_of_new(bridge: &ofproto::Bridge, port: OfPort, wanted: Option<&Interface>) {
+pub(super) fn set_qos_of_new(bridge: &ofproto::Bridge, port: OfPort, wanted: Option<&Interface>) {
     let qos = wanted.and_then(|interface| interface.qos.as_ref());
     if let Some((device, qos)) = bridge.port(port).and_then(|info| info.device).zip(qos) {
         set_qos(&*device, Some(qos));
@@ -650,17 +481,6 @@ fn set_qos(device: &dyn ports::Port, qos: Option<&Qos>) {
     }
 }
 
-/// A tunnel port with the options of an interface. What they have that is not known is warned of.
-fn open_tunnel(name: &str, interface: &Interface) -> Result<Arc<TunnelPort>, String> {
-    let kind = Kind::from_name(&interface.kind).map_err(|problem| format!("{name}: {problem}"))?;
-    let options = interface.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let (config, warnings) = Config::parse(kind, options).map_err(|problems| text_of(name, &problems))?;
-    if !warnings.is_empty() {
-        tracing::warn!("{}", text_of(name, &warnings));
-    }
-    Ok(TunnelPort::new(name, config, interface.mac.unwrap_or(stable_mac(name))))
-}
-
 /// Removes ports. Returns one result for each.
 fn remove_ports(bridge: &ofproto::Bridge, names: &[&String]) -> Vec<StepResult> {
     let found: Vec<Option<OfPort>> = names.iter().map(|name| bridge.port_by_name(name)).collect();
@@ -680,7 +500,7 @@ fn log_added(bridge: &str, name: &str, port: OfPort) {
 }
 
 /// As OpenFlow 1.0 has it: LOCAL is 65534.
-fn short_number(port: OfPort) -> u32 {
+pub(super) fn short_number(port: OfPort) -> u32 {
     port.to_u16().map_or(port.0, u32::from)
 }
 
@@ -719,7 +539,7 @@ fn auto_attach(settings: &AutoAttach) -> lldp::AutoAttach {
     lldp::AutoAttach { system_name, system_description, mappings }
 }
 
-fn bridge_mac(name: &str, settings: &BridgeSettings) -> ports::Mac {
+pub(super) fn bridge_mac(name: &str, settings: &BridgeSettings) -> ports::Mac {
     settings.hwaddr.unwrap_or_else(|| stable_mac(name))
 }
 
@@ -731,7 +551,7 @@ fn mac_of(datapath_id: u64) -> ports::Mac {
 
 /// A locally administered address that is the same at every start, on this machine and in this network namespace, for
 /// this name.
-fn stable_mac(name: &str) -> ports::Mac {
+pub(super) fn stable_mac(name: &str) -> ports::Mac {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let namespace = other_namespace().map(|inode| inode.to_string()).unwrap_or_default();
     // FNV-1a: the address has to stay the same in every version of Weir.

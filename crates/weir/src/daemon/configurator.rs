@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Error;
-use super::apply::{LiveSwitch, Lost};
+use super::apply::LiveSwitch;
+use super::devices::Lost;
 use super::missing::{Interfaces, Missing, Seen};
 use crate::config::origins::{Loaded, Origins, port_key};
 use crate::config::{Desired, Workers};

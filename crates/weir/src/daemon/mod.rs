@@ -83,6 +83,7 @@ pub mod commands;
 mod compiler;
 mod configurator;
 mod dashboard;
+mod devices;
 mod drops;
 mod engine;
 mod exporter;

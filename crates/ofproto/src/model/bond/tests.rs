@@ -197,6 +197,7 @@ fn texts() {
 enum Happens {
     Carrier(u32, bool),
     MayEnable(u32, bool),
+    Device(u32, bool),
     Removed(u32),
     Lacp(u8),
     Active(u32),
@@ -209,6 +210,7 @@ fn happens() -> impl Strategy<Value = Happens> {
     prop_oneof![
         4 => (member(), any::<bool>()).prop_map(|(member, up)| Happens::Carrier(member, up)),
         1 => (member(), any::<bool>()).prop_map(|(member, may)| Happens::MayEnable(member, may)),
+        1 => (member(), any::<bool>()).prop_map(|(member, has)| Happens::Device(member, has)),
         1 => member().prop_map(Happens::Removed),
         1 => (0..3u8).prop_map(Happens::Lacp),
         1 => member().prop_map(Happens::Active),
@@ -238,6 +240,10 @@ proptest! {
             match what {
                 Happens::Carrier(member, up) => carrier(&mut bond, member, up),
                 Happens::MayEnable(member, may) => bond.set_may_enable(OfPort(member), may),
+                Happens::Device(member, has) => {
+                    let info = info(member, true);
+                    bond.set_member(OfPort(member), MemberInfo { dp_port: info.dp_port.filter(|_| has), ..info });
+                }
                 Happens::Removed(member) => bond.remove_member(OfPort(member), at(now)),
                 Happens::Lacp(n) => bond.set_lacp([LacpStatus::Off, LacpStatus::Configured, LacpStatus::Negotiated][usize::from(n)]),
                 Happens::Active(member) => {
@@ -258,6 +264,8 @@ proptest! {
                 bond.members().filter(|(_, member)| member.enabled).map(|(port, _)| port).collect();
             prop_assert!(bond.active().is_none_or(|active| enabled.contains(&active)));
             prop_assert_eq!(bond.active().is_none(), enabled.is_empty());
+            let all_are_devices = bond.members().all(|(_, member)| member.dp_port.is_some());
+            prop_assert_eq!(bond.table().is_some(), bond.members().count() > 0 && all_are_devices);
             let Some(output) = bond.table() else { continue };
             for bucket in 0..=u8::MAX {
                 let port = output.member(bucket);
