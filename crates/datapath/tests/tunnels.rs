@@ -242,6 +242,99 @@ fn super_frames(takes_tunnels: bool) {
     }
 }
 
+/// A packet.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    flow: u32,
+    /// Free bytes before the frame.
+    room: usize,
+    len: usize,
+    port: u16,
+    offload: Offload,
+}
+
+fn given() -> impl Strategy<Value = Given> {
+    let todo = Offload { flags: Offload::NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+    let offload = prop::sample::select(vec![
+        Offload::NONE,
+        Offload::NONE,
+        Offload { flags: Offload::DATA_VALID, ..Offload::NONE },
+        todo,
+    ]);
+    let room = prop::sample::select(vec![128usize, 128, 64, 63, 50, 49, 0]);
+    let len = prop_oneof![4 => 64..200usize, 1 => 65_440..65_500usize];
+    (0..24u32, room, len, any::<u16>(), offload).prop_map(|(flow, room, len, port, offload)| Given {
+        flow,
+        room,
+        len,
+        port,
+        offload,
+    })
+}
+
+impl Given {
+    fn packet(&self) -> Packet {
+        let mut frame = udp(self.flow, 9, self.port, 80);
+        frame.resize(self.len, self.port as u8);
+        let mut packet = Packet::from_slice(&frame);
+        packet.push_front(packet.headroom() - self.room).unwrap();
+        packet.data_mut()[..self.len].copy_from_slice(&frame);
+        packet.truncate(self.len);
+        assert_eq!((packet.headroom(), packet.len()), (self.room, self.len));
+        *packet.offload_mut() = self.offload;
+        packet
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Packets of a batch that enter different tunnels, or none, leave as they do where each is alone and its program's steps are gone
+    /// through, whatever is left to do for them and whatever room there is before them.
+    #[test]
+    fn packets_of_a_batch_get_headers_as_if_alone(packets in prop::collection::vec(given(), 1..70)) {
+        let sent = |batched: bool| {
+            let (dp, _, p) = by_hand(Config::default(), 2);
+            let out = Action::Output(p[1].0);
+            let length = |actions: Vec<Action>| {
+                // The same, in a form that is never compact.
+                if batched { actions } else { vec![Action::CheckLength { size: 9, longer: actions.clone(), others: actions }] }
+            };
+            for n in 0..24u32 {
+                let tag = Action::PushVlan { tpid: 0x8100, tci: 0x1005 };
+                let (protocol, header) = kinds()[[0, 2, 3, 4][n as usize % 4]];
+                let header = if let Header::Vxlan { .. } = header { Header::Vxlan { vni: n, group: None } } else { header };
+                // No fragments, whose identifications differ.
+                let outer = Outer { tos: n as u8 * 4, dont_fragment: true, ..outer(n % 5 == 4, n % 7 == 6, protocol) };
+                let push = push(&outer, &(protocol, header));
+                let actions = match n {
+                    20 => vec![out.clone()],
+                    21 => vec![tag, out.clone()],
+                    22 => vec![],
+                    23 => vec![push, tag, out.clone()],
+                    _ => vec![push, out.clone()],
+                };
+                dp.install(flow(p[0].0, 0, &[(Field::NwSrc, n.into())], length(actions))).unwrap();
+            }
+            for given in &packets {
+                p[0].1.queues[0].lock().unwrap().push_back(given.packet());
+                if !batched {
+                    dp.poll();
+                }
+            }
+            for _ in 0..4 {
+                dp.poll();
+            }
+            let sent: Vec<_> = p[1].1.sent.lock().unwrap().drain(..).map(|packet| (packet.data().to_vec(), *packet.offload())).collect();
+            let drops: u64 = dp.stats().workers.iter().map(|worker| worker.drops.total()).sum();
+            (sent, drops)
+        };
+        let (batched, alone) = (sent(true), sent(false));
+        prop_assert_eq!(batched.1, alone.1);
+        prop_assert_eq!(batched.0, alone.0);
+    }
+}
+
 /// Whoever makes a super-frame need not be right about it: what has no room in a tunnel as a whole, is cut, and what cannot be cut is dropped.
 #[test]
 fn strange_super_frames_do_not_enter_whole() {

@@ -98,7 +98,7 @@ pub fn decapsulate(packet: &[u8], protocol: Protocol, verify: Verify) -> Result<
 }
 
 /// The carrier of most packets: IPv4 without options, and UDP.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct PlainUdp {
     pub(crate) ip: ipv4::Header,
@@ -450,6 +450,21 @@ impl Prepared {
         true
     }
 
+    /// The same headers as [`PlainHeaders`], if they are like most.
+    pub fn plain(&self) -> Option<PlainHeaders> {
+        let is_plain = self.is_udp
+            && !self.is_v6
+            && !self.has_rest
+            && !self.may_fragment
+            && !self.has_id
+            && (self.ip, self.skipped) == (ETHERNET_LEN as u16, 0)
+            && usize::from(self.above) == ETHERNET_LEN + size_of::<ipv4::Header>();
+        let skipped = MAX_PLAIN.checked_sub(self.len()).filter(|_| is_plain)?;
+        let mut bytes = [0; MAX_PLAIN];
+        bytes[skipped..].copy_from_slice(self.bytes());
+        Some(PlainHeaders { bytes, skipped: skipped as u16, ip_sum: self.ip_sum })
+    }
+
     /// Writes what few tunnels have, into a frame that has all else.
     #[inline(never)]
     fn write_rest(&self, frame: &mut [u8], each: &Each) {
@@ -477,6 +492,55 @@ impl Prepared {
             let sum = sum.add_u16(datagram.len() as u16).add_bytes(datagram).finish_udp();
             put16(frame, above + 6, sum);
         }
+    }
+}
+
+/// Most bytes of [`PlainHeaders`].
+const MAX_PLAIN: usize = 64;
+
+/// Bytes of the header of Ethernet, without tags.
+const ETHERNET_LEN: usize = 14;
+
+/// The headers that most tunnels put before frames: Ethernet without tags, IPv4 that nobody may fragment, UDP without a checksum, and one in which nothing
+/// differs from packet to packet. They lie together, so that packets that each enter another tunnel need little memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct PlainHeaders {
+    /// The headers, up to the end.
+    bytes: [u8; MAX_PLAIN],
+    /// Where they begin.
+    skipped: u16,
+    /// The sum of the IPv4 header without length and identification.
+    ip_sum: u16,
+}
+
+impl PlainHeaders {
+    /// How many bytes they are.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty, reason = "there are always some")]
+    pub fn len(&self) -> usize {
+        MAX_PLAIN - usize::from(self.skipped)
+    }
+
+    /// Room that has to be there before a packet. Its last bytes become the headers, the others have no meaning.
+    pub const ROOM: usize = MAX_PLAIN;
+
+    /// Writes them into the room before a packet of `len` bytes, as [`Prepared::write`] does. Returns `false` where the packet is longer than
+    /// the length fields can say.
+    #[inline(always)]
+    pub fn write(&self, room: &mut [u8; MAX_PLAIN], len: usize, source_port: u16) -> bool {
+        *room = self.bytes;
+        let Some(front) = room.get_mut(usize::from(self.skipped) + ETHERNET_LEN..) else { return false };
+        let from_ip = front.len() + len;
+        let (Ok(from_ip), Ok((front, _))) = (u16::try_from(from_ip), PlainUdp::mut_from_prefix(front)) else {
+            return false;
+        };
+        front.ip.total_len.set(from_ip);
+        let sum = u32::from(self.ip_sum) + u32::from(from_ip);
+        front.ip.checksum.set(!((sum >> 16) + sum) as u16);
+        front.udp.src.set(source_port);
+        front.udp.len.set(from_ip - size_of::<ipv4::Header>() as u16);
+        true
     }
 }
 

@@ -10,7 +10,7 @@ use tunnel::config::{BarePayload, FlowLabel};
 use tunnel::header::{GTPU_PACKET, Group, Header, Mirror, Payload, Protocol, Unwritable};
 use tunnel::metadata::{Carried, receive, store_received};
 use tunnel::options::Options;
-use tunnel::outer::{Decapsulated, Each, Outer, Prepared, Verify, decapsulate, payload_of};
+use tunnel::outer::{Decapsulated, Each, Outer, PlainHeaders, Prepared, Verify, decapsulate, payload_of};
 use tunnel::plain;
 use tunnel::srv6::Segments;
 use zerocopy::{FromBytes, IntoBytes};
@@ -211,6 +211,13 @@ fn encapsulate(outer: &Outer, owned: &Owned, each: &Each, data: &[u8]) -> Result
     let prepared = Prepared::new(&[7; 14], outer, owned.protocol, &owned.header())?;
     let mut frame = vec![0xee; prepared.len()];
     frame.extend(data);
+    if let Some(plain) = prepared.plain() {
+        let each = Each { source_port: each.source_port, ..Each::default() };
+        assert!(prepared.write(&mut frame, &each));
+        let mut room = [0xee; PlainHeaders::ROOM];
+        assert!(plain.write(&mut room, data.len(), each.source_port));
+        assert_eq!(room[room.len() - plain.len()..], frame[..plain.len()]);
+    }
     assert!(prepared.write(&mut frame, each));
     Ok(frame)
 }
@@ -658,4 +665,36 @@ fn what_does_not_fit_is_refused() {
     frame.pop();
     assert!(prepared.write(&mut frame, &Each::default()));
     assert!(!prepared.write(&mut frame[..10], &Each::default()));
+    let (plain, mut room) = (prepared.plain().unwrap(), [0; PlainHeaders::ROOM]);
+    assert!(!plain.write(&mut room, 65_536 - 36, 1));
+    assert!(plain.write(&mut room, 65_535 - 36, 1));
+}
+
+#[test]
+fn which_headers_are_like_most() {
+    let address = |last| IpAddr::from([172, 31, 0, last]);
+    let (tos, ttl, checksum) = (0, 64, false);
+    let outer = Outer { src: address(1), dst: address(2), tos, ttl, dont_fragment: true, ports: (0, 4789), checksum };
+    let is_plain = |ethernet: &[u8], outer: &Outer, protocol, header| {
+        Prepared::new(ethernet, outer, protocol, &header).unwrap().plain().is_some()
+    };
+    let vxlan = Header::Vxlan { vni: 1, group: None };
+    let geneve = |options| Header::Geneve { vni: 1, oam: false, payload: Payload::Ethernet, options };
+    let all = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+    assert!(is_plain(&[0; 14], &outer, PROTOCOLS[0], vxlan));
+    assert!(is_plain(&[0; 14], &outer, Protocol::Geneve, geneve(&all[8..][..0])));
+    assert!(!is_plain(&[0; 18], &outer, PROTOCOLS[0], vxlan), "a tag");
+    assert!(!is_plain(&[0; 14], &Outer { checksum: true, ..outer }, PROTOCOLS[0], vxlan));
+    assert!(!is_plain(&[0; 14], &Outer { dont_fragment: false, ..outer }, PROTOCOLS[0], vxlan));
+    let six = Outer { src: IpAddr::from([1; 16]), dst: IpAddr::from([2; 16]), ..outer };
+    assert!(!is_plain(&[0; 14], &six, PROTOCOLS[0], vxlan));
+    // Up to 64 bytes, of which 50 are no options.
+    assert!(is_plain(&[0; 14], &outer, Protocol::Geneve, geneve(&[0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8])));
+    assert!(!is_plain(&[0; 14], &outer, Protocol::Geneve, geneve(&all[8..24])));
+    let gre = Header::Gre { key: Some(1), checksum: false, sequence: None, payload: Payload::Ethernet };
+    assert!(!is_plain(&[0; 14], &outer, Protocol::Gre, gre));
+    let gtpu = Protocol::Gtpu;
+    let payload = Payload::Packet(ethertype::IPV4);
+    let header = Header::Gtpu { teid: 1, flags: 0x30, kind: 255, optional: [0; 4], payload };
+    assert!(!is_plain(&[0; 14], &outer, gtpu, header), "it has a length of its own, and carries no frame");
 }

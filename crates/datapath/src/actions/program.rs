@@ -16,6 +16,7 @@ use crate::actions::compact::CompactRewrite;
 use crate::actions::encap::MADE_UP;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::actions::sample::Sampling;
+use crate::actions::tunnel::PlainPush;
 use crate::drop::DropReason;
 use crate::meter::Meter;
 use crate::pipeline::tx::Outputs;
@@ -46,7 +47,7 @@ pub enum Way<'a> {
 pub struct Program {
     /// The compact form, for programs that have one. It is all that is read of these: one cache line. For programs that
     /// track packets, that of what comes then.
-    compact: Option<CompactRewrite>,
+    compact: Compact,
     needs: Needs,
     /// Whether it tracks packets, and then does something that is the same for all packets of a connection's direction.
     tracks: bool,
@@ -59,6 +60,26 @@ pub struct Program {
     pub steps: SmallVec<[Step; 1]>,
     /// The disposition of the packet.
     pub end: Disposition,
+}
+
+/// Compact forms of programs.
+#[derive(Debug)]
+enum Compact {
+    None,
+    /// A rewrite, and the port that the packet is sent to; or a flood.
+    Rewrite(CompactRewrite),
+    /// The headers of a tunnel, and the port.
+    Push(Box<PlainPush>),
+}
+
+impl Compact {
+    #[inline(always)]
+    fn rewrite(&self) -> Option<&CompactRewrite> {
+        match self {
+            Compact::Rewrite(rewrite) => Some(rewrite),
+            Compact::None | Compact::Push(_) => None,
+        }
+    }
 }
 
 /// The port by which a packet leaves at the end of its program; `None` where it goes elsewhere.
@@ -170,7 +191,7 @@ pub enum Disposition {
     Drop(DropReason),
 }
 
-const _: () = assert!(size_of::<Program>() == 128 && size_of::<Option<CompactRewrite>>() <= 64);
+const _: () = assert!(size_of::<Program>() == 128 && size_of::<Compact>() == 64);
 
 impl Program {
     /// Compiles actions.
@@ -299,7 +320,8 @@ impl Program {
         let again = tracking == steps.len() && matches!(end, Disposition::Recirc(_));
         let tracks = tracking > 0 && (again || compact.as_ref().is_some_and(|rewrite| rewrite.copies().is_empty()));
         // What comes after tracking is not all that such a program does.
-        let compact = compact.filter(|_| tracks || tracking == 0);
+        let compact =
+            compact.filter(|_| tracks || tracking == 0).map_or_else(|| compact_push(&steps, &end), Compact::Rewrite);
         if let [Step::Sample(sample), rest @ ..] = &mut steps[..] {
             sample.unsampled = compact_form(rest, &end).filter(|rewrite| rewrite.copies().is_empty());
         }
@@ -320,7 +342,16 @@ impl Program {
     /// Its compact form, if it has one.
     #[inline(always)]
     pub fn compact(&self) -> Option<&CompactRewrite> {
-        if self.tracks { None } else { self.compact.as_ref() }
+        if self.tracks { None } else { self.compact.rewrite() }
+    }
+
+    /// What puts headers of a tunnel before packets and sends them, if the program does just that and the headers are like most.
+    #[inline(always)]
+    pub fn plain_push(&self) -> Option<&PlainPush> {
+        match &self.compact {
+            Compact::Push(push) => Some(push),
+            Compact::None | Compact::Rewrite(_) => None,
+        }
     }
 
     /// Which packets it samples first, and what it does with the others, if that has a compact form without copies.
@@ -336,7 +367,7 @@ impl Program {
     /// of a connection's direction.
     #[inline(always)]
     pub fn way(&self) -> Option<Way<'_>> {
-        self.tracks.then(|| self.compact.as_ref().map_or(Way::Again, Way::Ends))
+        self.tracks.then(|| self.compact.rewrite().map_or(Way::Again, Way::Ends))
     }
 
     /// Whether nothing happens between the tracking and the end.
@@ -444,6 +475,16 @@ fn leave_out_unread_types(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
             Step::HasEthernet if !is_read => drop(steps.remove(at)),
             step => is_read |= step.reads_type(),
         }
+    }
+}
+
+/// The compact form of a program that only puts the headers of a tunnel before packets and sends them.
+fn compact_push(steps: &[Step], end: &Disposition) -> Compact {
+    match (steps, end) {
+        ([Step::TunnelPush(push, _)], Disposition::Output { port, max_len: u32::MAX }) => {
+            PlainPush::new(push, *port).map_or(Compact::None, |push| Compact::Push(Box::new(push)))
+        }
+        _ => Compact::None,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::actions::compact::{CompactRewrite, RewriteTable};
 use crate::actions::execute::{Executor, KeyView, Stepped, follow};
 use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::actions::sample::Sampler;
+use crate::actions::tunnel::PlainPush;
 use crate::classify::cache::headers::Found;
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
@@ -43,15 +44,21 @@ pub fn rewrite_runs(
         }
         (rest, grown) = (each.rest, each.grown);
     }
-    for at in bits(rest) {
+    while rest != 0 {
+        let at = rest.trailing_zeros() as usize;
         let found = meta.found[at];
         let run = at..meta.end_of_run(at, count);
         let port = if let Some(rewrite) = compact(found.action, rewrites) {
             rewrite_compactly(rewrite, &mut packets[run], meta, at, &mut grown, outputs)
         } else if found.is_program() && left != Some(found.flow) {
             if !prefetched {
-                prefetch_programs(table, meta, starts);
                 prefetched = true;
+                prefetch_programs(table, meta, starts);
+                let pushed = push_headers(table, guard, packets, meta, rest, &mut grown);
+                rest &= !pushed;
+                if pushed >> at & 1 != 0 {
+                    continue;
+                }
             }
             let port = match table.arena.action(found.flow, guard) {
                 CompiledAction::Program(program) => {
@@ -68,6 +75,7 @@ pub fn rewrite_runs(
         if let Some(port) = port {
             meta.found[at].action = FastAction::of(CompiledAction::Output(port));
         }
+        rest &= rest - 1;
     }
     meta.headers.longest += grown;
     bits(starts).fold(0, |differ, at| differ | meta.found[at].action.differs(meta.found[0].action)) == 0
@@ -113,6 +121,39 @@ fn prefetch_programs(table: &Table, meta: &BatchMeta, starts: u32) {
     let is_program = |at: &usize| meta.found[*at].action == FastAction::PROGRAM;
     bits(starts).filter(is_program).for_each(|at| table.arena.prefetch_header(meta.found[at].flow));
     bits(starts).filter(is_program).for_each(|at| table.arena.prefetch_program(meta.found[at].flow));
+}
+
+/// Puts the headers of tunnels before the packets of those of the runs `rest` whose programs do just that, and whose headers are like most.
+/// Returns the runs for which it is done.
+#[inline(never)]
+fn push_headers(
+    table: &Table,
+    guard: Guard<'_>,
+    packets: &mut [Packet],
+    meta: &mut BatchMeta,
+    rest: u32,
+    grown: &mut u32,
+) -> u32 {
+    let mut pushes = [None; BATCH_SIZE];
+    for at in bits(rest).filter(|at| meta.found[*at].action == FastAction::PROGRAM) {
+        if let CompiledAction::Program(program) = table.arena.action(meta.found[at].flow, guard) {
+            pushes[at] = program.plain_push();
+            pushes[at].into_iter().for_each(PlainPush::prefetch);
+        }
+    }
+    let mut done = 0;
+    for at in bits(rest) {
+        let run = at..meta.end_of_run(at, packets.len());
+        if let Some(push) = pushes[at]
+            && packets[run.clone()].iter().all(|packet| push.takes(packet))
+        {
+            packets[run].iter_mut().for_each(|packet| push.push(packet));
+            meta.found[at].action = FastAction::of(CompiledAction::Output(push.port()));
+            *grown = push.growth().max(*grown);
+            done |= 1 << at;
+        }
+    }
+    done
 }
 
 /// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent

@@ -23,7 +23,7 @@ use ports::offload::fragment::fragment;
 use ports::offload::{OffloadError, complete, complete_checksum};
 use tunnel::Malformed;
 use tunnel::header::{Payload, Protocol};
-use tunnel::outer::{self, Each, Prepared, Verify};
+use tunnel::outer::{self, Each, PlainHeaders, Prepared, Verify};
 use tunnel::send::SourcePorts;
 use tunnel::{ecn, metadata, plain};
 use zerocopy::FromBytes;
@@ -86,6 +86,9 @@ pub struct Decapsulation {
 /// The shortest frame of Ethernet with a tag, without its checksum: shorter ones are padded.
 const SHORTEST: usize = 64;
 
+/// The longest packet of IP.
+const LONGEST: usize = u16::MAX as usize;
+
 /// How many identifications a thread takes at once.
 const IDS: u32 = 64;
 
@@ -127,15 +130,13 @@ impl Encapsulation {
         Encapsulation { tunnel_port, out_port, kind, headers, source_ports, sequence: sequence.clone(), max_len }
     }
 
-    /// The longest packet that need not be fragmented when it has these headers, where packets may be: others are not our business.
-    /// `mtu`: that of the route's device.
+    /// The longest packet that gets these headers as it is: longer ones cannot say their length, or have to be fragmented, where packets may
+    /// be: others are not our business. `mtu`: that of the route's device.
     #[inline(always)]
     pub fn longest(&self, mtu: usize) -> usize {
-        if !self.headers.may_fragment() {
-            return usize::MAX;
-        }
         let longer = self.headers.len() - self.headers.ip();
-        match mtu.saturating_sub(longer) + self.headers.skipped() {
+        let most = if self.headers.may_fragment() { mtu.min(LONGEST) } else { LONGEST };
+        match most.saturating_sub(longer) + self.headers.skipped() {
             longest if longest >= self.max_len as usize => usize::MAX,
             longest => longest,
         }
@@ -242,6 +243,69 @@ impl Encapsulation {
             }
         })
         .and(fragmented)
+    }
+}
+
+/// What puts headers like those of most tunnels before packets and sends them. It is two cache lines.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct PlainPush {
+    headers: PlainHeaders,
+    source_ports: SourcePorts,
+    /// The port that packets are sent to.
+    port: PortNo,
+}
+
+const _: () = assert!(size_of::<PlainPush>() == 128);
+
+impl PlainPush {
+    /// For an encapsulation and the port that packets leave by, if all packets get such headers.
+    pub fn new(push: &Encapsulation, port: PortNo) -> Option<PlainPush> {
+        let is_plain = push.sequence.is_none() && push.max_len == u32::MAX;
+        let headers = push.headers.plain().filter(|_| is_plain)?;
+        Some(PlainPush { headers, source_ports: push.source_ports, port })
+    }
+
+    /// The port that packets are sent to.
+    #[inline(always)]
+    pub fn port(&self) -> PortNo {
+        self.port
+    }
+
+    /// How many bytes the headers are.
+    #[inline(always)]
+    pub fn growth(&self) -> u32 {
+        self.headers.len() as u32
+    }
+
+    /// Has the processor read it.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        let line = std::ptr::from_ref(self).cast::<u8>();
+        crate::classify::prefetch(line);
+        crate::classify::prefetch(line.wrapping_add(64));
+    }
+
+    /// Whether the packet can have the headers as it is: no work is left to do for it, there is room, and it is not too long.
+    #[inline(always)]
+    pub fn takes(&self, packet: &Packet) -> bool {
+        let offload = packet.offload();
+        !offload.needs_csum()
+            & !offload.is_gso()
+            & (packet.headroom() >= PlainHeaders::ROOM)
+            & (packet.len() + PlainHeaders::ROOM <= usize::from(u16::MAX))
+    }
+
+    /// Puts the headers before a packet that can have them.
+    #[inline(always)]
+    pub fn push(&self, packet: &mut Packet) {
+        let source_port = self.source_ports.of(inner_hash(packet.data()));
+        let len = packet.len();
+        let room = packet.push_front(PlainHeaders::ROOM).and_then(|room| room.first_chunk_mut());
+        let is_written = room.is_some_and(|room| self.headers.write(room, len, source_port));
+        debug_assert!(is_written, "there is room");
+        packet.pull_front(PlainHeaders::ROOM - self.headers.len());
+        *packet.offload_mut() = Offload::NONE;
     }
 }
 
