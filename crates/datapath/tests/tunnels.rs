@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{MemPort, by_hand, flow, udp};
-use datapath::{Action, Config, Datapath, Decapsulation, DropReason, Encapsulation, PortNo};
+use datapath::{Action, Config, Datapath, Decapsulation, DropReason, Encapsulation, PortNo, Rewrite};
 use packet::wire::build;
 use packet::{Field, Offload, Packet};
 use ports::tunnel::TunnelPort;
@@ -307,12 +307,19 @@ proptest! {
                 // No fragments, whose identifications differ.
                 let outer = Outer { tos: n as u8 * 4, dont_fragment: true, ..outer(n % 5 == 4, n % 7 == 6, protocol) };
                 let push = push(&outer, &(protocol, header));
+                let set = |field, value| Action::Set(Arc::new(Rewrite::field(field, value)));
+                let before = match n / 4 {
+                    0 | 1 => vec![],
+                    2 => vec![set(Field::DlDst, 0x0200_0000_0099), set(Field::NwTtl, 63)],
+                    3 => vec![tag.clone()],
+                    _ => vec![set(Field::DlSrc, 0x0200_0000_0098), set(Field::NwDst, 0x0a00_0001), tag.clone()],
+                };
                 let actions = match n {
                     20 => vec![out.clone()],
                     21 => vec![tag, out.clone()],
                     22 => vec![],
-                    23 => vec![push, tag, out.clone()],
-                    _ => vec![push, out.clone()],
+                    23 => vec![push, tag, set(Field::NwTtl, 9), out.clone()],
+                    _ => [before, vec![push, out.clone()]].concat(),
                 };
                 dp.install(flow(p[0].0, 0, &[(Field::NwSrc, n.into())], length(actions))).unwrap();
             }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use packet::flow::extract::Layers;
+use packet::flow::extract::{Layers, VlanLimit};
 use packet::wire::ethertype;
 use packet::{Field, Key, Mask, Packet};
 use smallvec::SmallVec;
@@ -17,6 +17,7 @@ use crate::actions::encap::MADE_UP;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::actions::sample::Sampling;
 use crate::actions::tunnel::PlainPush;
+use crate::classify::prefetch;
 use crate::drop::DropReason;
 use crate::meter::Meter;
 use crate::pipeline::tx::Outputs;
@@ -70,6 +71,8 @@ enum Compact {
     Rewrite(CompactRewrite),
     /// The headers of a tunnel, and the port.
     Push(Box<PlainPush>),
+    /// The same for packets that are rewritten before.
+    RewriteAndPush(Box<(CompactRewrite, PlainPush)>),
 }
 
 impl Compact {
@@ -77,8 +80,57 @@ impl Compact {
     fn rewrite(&self) -> Option<&CompactRewrite> {
         match self {
             Compact::Rewrite(rewrite) => Some(rewrite),
-            Compact::None | Compact::Push(_) => None,
+            Compact::None | Compact::Push(_) | Compact::RewriteAndPush(_) => None,
         }
+    }
+}
+
+/// What a program does that puts headers of a tunnel before packets, if they are like most, and sends them.
+#[derive(Clone, Copy)]
+pub struct CompactPush<'a> {
+    /// What is rewritten before.
+    pub rewrite: Option<&'a CompactRewrite>,
+    /// The headers, and the port.
+    pub push: &'a PlainPush,
+}
+
+impl CompactPush<'_> {
+    /// Has the processor read it.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        let push = std::ptr::from_ref(self.push).cast::<u8>();
+        prefetch(push);
+        prefetch(push.wrapping_add(64));
+        if let Some(rewrite) = self.rewrite {
+            prefetch(std::ptr::from_ref(rewrite));
+        }
+    }
+
+    /// By how many bytes a packet grows.
+    #[inline(always)]
+    pub fn growth(&self) -> u32 {
+        self.longer() + self.push.growth()
+    }
+
+    /// By how many of them before it gets the headers.
+    #[inline(always)]
+    fn longer(&self) -> u32 {
+        self.rewrite.map_or(0, CompactRewrite::growth)
+    }
+
+    /// Whether this can be done with the packet as it is: see [`PlainPush::takes`].
+    #[inline(always)]
+    pub fn takes(&self, packet: &Packet) -> bool {
+        self.push.takes(packet, self.longer())
+    }
+
+    /// Does it, with a packet that it can be done with. `key` is for an extraction, where that is needed.
+    #[inline(always)]
+    pub fn apply(&self, packet: &mut Packet, key: &mut Key, vlan_limit: VlanLimit) {
+        if let Some(rewrite) = self.rewrite {
+            rewrite.apply(packet, key, vlan_limit);
+        }
+        self.push.push(packet);
     }
 }
 
@@ -306,12 +358,8 @@ impl Program {
             });
         }
         leave_out_unread_types(&mut steps, &end);
-        let mut needs = steps.iter().map(Step::needs).fold(end.needs(), Needs::max);
+        let needs = needs(&steps, &end);
         let pushes_tunnel = steps.iter().any(|step| matches!(step, Step::TunnelPush(..)));
-        if needs != Needs::Nothing && pushes_tunnel {
-            // The packets of a run have other headers then.
-            needs = Needs::Key;
-        }
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
@@ -320,8 +368,8 @@ impl Program {
         let again = tracking == steps.len() && matches!(end, Disposition::Recirc(_));
         let tracks = tracking > 0 && (again || compact.as_ref().is_some_and(|rewrite| rewrite.copies().is_empty()));
         // What comes after tracking is not all that such a program does.
-        let compact =
-            compact.filter(|_| tracks || tracking == 0).map_or_else(|| compact_push(&steps, &end), Compact::Rewrite);
+        let compact = compact.filter(|_| tracks || tracking == 0).map(Compact::Rewrite);
+        let compact = compact.or_else(|| compact_push(&steps, &end)).unwrap_or(Compact::None);
         if let [Step::Sample(sample), rest @ ..] = &mut steps[..] {
             sample.unsampled = compact_form(rest, &end).filter(|rewrite| rewrite.copies().is_empty());
         }
@@ -345,11 +393,12 @@ impl Program {
         if self.tracks { None } else { self.compact.rewrite() }
     }
 
-    /// What puts headers of a tunnel before packets and sends them, if the program does just that and the headers are like most.
+    /// Its compact form, if it puts the headers of a tunnel before packets and has one.
     #[inline(always)]
-    pub fn plain_push(&self) -> Option<&PlainPush> {
+    pub fn compact_push(&self) -> Option<CompactPush<'_>> {
         match &self.compact {
-            Compact::Push(push) => Some(push),
+            Compact::Push(push) => Some(CompactPush { rewrite: None, push }),
+            Compact::RewriteAndPush(both) => Some(CompactPush { rewrite: Some(&both.0), push: &both.1 }),
             Compact::None | Compact::Rewrite(_) => None,
         }
     }
@@ -463,6 +512,15 @@ impl Program {
     }
 }
 
+/// What a program with these steps needs to know of a packet. Behind the headers of a tunnel, those that the packets of a run have in common are no more
+/// those of the frame.
+fn needs(steps: &[Step], end: &Disposition) -> Needs {
+    let all = steps.iter().map(Step::needs).chain([end.needs()]);
+    let pushed = steps.iter().position(|step| matches!(step, Step::TunnelPush(..))).unwrap_or(steps.len());
+    let seen = |(at, needs)| if at > pushed && needs != Needs::Nothing { Needs::Key } else { needs };
+    all.enumerate().map(seen).fold(Needs::Nothing, Needs::max)
+}
+
 /// Leaves out the steps that note a packet's type where nothing reads it: most packets are only sent after they have got
 /// their header of Ethernet.
 fn leave_out_unread_types(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
@@ -478,14 +536,17 @@ fn leave_out_unread_types(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
     }
 }
 
-/// The compact form of a program that only puts the headers of a tunnel before packets and sends them.
-fn compact_push(steps: &[Step], end: &Disposition) -> Compact {
-    match (steps, end) {
-        ([Step::TunnelPush(push, _)], Disposition::Output { port, max_len: u32::MAX }) => {
-            PlainPush::new(push, *port).map_or(Compact::None, |push| Compact::Push(Box::new(push)))
-        }
-        _ => Compact::None,
-    }
+/// The compact form of a program with these steps, if the last of them puts the headers of a tunnel before packets.
+fn compact_push(steps: &[Step], end: &Disposition) -> Option<Compact> {
+    let (Step::TunnelPush(push, _), before) = steps.split_last()? else { return None };
+    let Disposition::Output { port, max_len: u32::MAX } = end else { return None };
+    let rewrite = compact_form(before, end).filter(|rewrite| rewrite.copies().is_empty())?;
+    let push = PlainPush::new(push, *port)?;
+    Some(if before.is_empty() {
+        Compact::Push(Box::new(push))
+    } else {
+        Compact::RewriteAndPush(Box::new((rewrite, push)))
+    })
 }
 
 /// The compact form of a program with these steps, if it has one.

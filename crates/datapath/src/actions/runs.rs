@@ -9,9 +9,8 @@ use packet::{BATCH_SIZE, Batch, Key, Packet};
 use crate::action::PortNo;
 use crate::actions::compact::{CompactRewrite, RewriteTable};
 use crate::actions::execute::{Executor, KeyView, Stepped, follow};
-use crate::actions::program::{Disposition, Needs, Program, Step};
+use crate::actions::program::{CompactPush, Disposition, Needs, Program, Step};
 use crate::actions::sample::Sampler;
-use crate::actions::tunnel::PlainPush;
 use crate::classify::cache::headers::Found;
 use crate::classify::table::megaflow::Table;
 use crate::classify::{CompiledAction, FastAction, bits};
@@ -123,8 +122,8 @@ fn prefetch_programs(table: &Table, meta: &BatchMeta, starts: u32) {
     bits(starts).filter(is_program).for_each(|at| table.arena.prefetch_program(meta.found[at].flow));
 }
 
-/// Puts the headers of tunnels before the packets of those of the runs `rest` whose programs do just that, and whose headers are like most.
-/// Returns the runs for which it is done.
+/// Executes the programs of those of the runs `rest` that put headers of tunnels before packets and have a compact form, except for the sending. Returns
+/// the runs for which it is done.
 #[inline(never)]
 fn push_headers(
     table: &Table,
@@ -137,21 +136,21 @@ fn push_headers(
     let mut pushes = [None; BATCH_SIZE];
     for at in bits(rest).filter(|at| meta.found[*at].action == FastAction::PROGRAM) {
         if let CompiledAction::Program(program) = table.arena.action(meta.found[at].flow, guard) {
-            pushes[at] = program.plain_push();
-            pushes[at].into_iter().for_each(PlainPush::prefetch);
+            pushes[at] = program.compact_push();
+            pushes[at].iter().for_each(CompactPush::prefetch);
         }
     }
-    let mut done = 0;
+    let (mut done, vlan_limit) = (0, meta.vlan_limit);
     for at in bits(rest) {
         let run = at..meta.end_of_run(at, packets.len());
-        if let Some(push) = pushes[at]
-            && packets[run.clone()].iter().all(|packet| push.takes(packet))
-        {
-            packets[run].iter_mut().for_each(|packet| push.push(packet));
-            meta.found[at].action = FastAction::of(CompiledAction::Output(push.port()));
-            *grown = push.growth().max(*grown);
-            done |= 1 << at;
-        }
+        let Some(push) = pushes[at].filter(|push| packets[run.clone()].iter().all(|packet| push.takes(packet))) else {
+            continue;
+        };
+        let (key, packets) = (&mut meta.keys[at], &mut packets[run]);
+        packets.iter_mut().for_each(|packet| push.apply(packet, key, vlan_limit));
+        meta.found[at].action = FastAction::of(CompiledAction::Output(push.push.port()));
+        *grown = push.growth().max(*grown);
+        done |= 1 << at;
     }
     done
 }

@@ -278,22 +278,12 @@ impl PlainPush {
         self.headers.len() as u32
     }
 
-    /// Has the processor read it.
+    /// Whether the packet can have the headers as it is, but for `longer` more bytes that it gets before: no work is left to do for it, there is
+    /// room, and it is not too long.
     #[inline(always)]
-    pub fn prefetch(&self) {
-        let line = std::ptr::from_ref(self).cast::<u8>();
-        crate::classify::prefetch(line);
-        crate::classify::prefetch(line.wrapping_add(64));
-    }
-
-    /// Whether the packet can have the headers as it is: no work is left to do for it, there is room, and it is not too long.
-    #[inline(always)]
-    pub fn takes(&self, packet: &Packet) -> bool {
-        let offload = packet.offload();
-        !offload.needs_csum()
-            & !offload.is_gso()
-            & (packet.headroom() >= PlainHeaders::ROOM)
-            & (packet.len() + PlainHeaders::ROOM <= usize::from(u16::MAX))
+    pub fn takes(&self, packet: &Packet, longer: u32) -> bool {
+        let (offload, room) = (packet.offload(), PlainHeaders::ROOM + longer as usize);
+        !offload.needs_csum() & !offload.is_gso() & (packet.headroom() >= room) & (packet.len() + room <= LONGEST)
     }
 
     /// Puts the headers before a packet that can have them.
@@ -305,7 +295,12 @@ impl PlainPush {
         let is_written = room.is_some_and(|room| self.headers.write(room, len, source_port));
         debug_assert!(is_written, "there is room");
         packet.pull_front(PlainHeaders::ROOM - self.headers.len());
-        *packet.offload_mut() = Offload::NONE;
+        let offload = packet.offload_mut();
+        let csum_start = offload.csum_start.wrapping_add(self.headers.len() as u16);
+        *offload = match offload.needs_csum() {
+            true => Offload { csum_start, gso_type: 0, hdr_len: 0, gso_size: 0, ..*offload },
+            false => Offload::NONE,
+        };
     }
 }
 

@@ -16,7 +16,7 @@ use packet::{BATCH_SIZE, Offload, Packet, Time};
 use super::Conntrack;
 use super::trail::Trail;
 use super::verify::{self, Expected};
-use crate::actions::program::{Program, Way};
+use crate::actions::program::{CompactPush, Program, Way};
 use crate::classify::bits;
 use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated, in_words};
 use crate::classify::cache::headers::Found;
@@ -38,12 +38,12 @@ use crate::sync::rcu::Guard;
 pub fn resolve(
     conntrack: &Conntrack,
     fused: &FusedTable,
-    counters: FlowCounters<'_>,
+    ends: &Ends<'_>,
     packets: &mut [Packet],
     meta: &mut BatchMeta,
     now: Time,
 ) {
-    at_best(Resolve { conntrack, fused, counters, packets, meta, now });
+    at_best(Resolve { conntrack, fused, ends, packets, meta, now });
 }
 
 /// The arguments of [`resolve`], which is compiled for each level of the processor: what is read of connections is many parts of
@@ -51,7 +51,7 @@ pub fn resolve(
 struct Resolve<'a> {
     conntrack: &'a Conntrack,
     fused: &'a FusedTable,
-    counters: FlowCounters<'a>,
+    ends: &'a Ends<'a>,
     packets: &'a mut [Packet],
     meta: &'a mut BatchMeta,
     now: Time,
@@ -62,7 +62,8 @@ impl Leveled for Resolve<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Resolve { conntrack, fused, counters, packets, meta, now } = self;
+        let Resolve { conntrack, fused, ends, packets, meta, now } = self;
+        let counters = ends.counters;
         let table = &conntrack.tracker.table;
         if !conntrack.is_fusing() {
             for i in bits(meta.starts()) {
@@ -74,7 +75,7 @@ impl Leveled for Resolve<'_> {
             return;
         }
         // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
-        let (mut those, mut tcp) = (0u32, 0u32);
+        let (mut those, mut tcp, mut pushed) = (0u32, 0u32, 0u32);
         let mut connections = [fused.get(0); BATCH_SIZE];
         let mut places = [None; BATCH_SIZE];
         for i in bits(meta.starts()) {
@@ -83,9 +84,13 @@ impl Leveled for Resolve<'_> {
             places[i] = table.prefetch_slot(&connections[i].remembered);
             those |= 1 << i;
             tcp |= u32::from(connections[i].is_tcp) << i;
+            pushed |= u32::from(connections[i].action == FastAction::PROGRAM) << i;
         }
         if those == 0 {
             return;
+        }
+        if pushed != 0 {
+            ends.prefetch_pushes(pushed, &connections);
         }
         // 2. Count the packets for the flows of the first pass, whichever way they go.
         let count = packets.len();
@@ -109,15 +114,17 @@ impl Leveled for Resolve<'_> {
         let mut work = ShortWay {
             table,
             fused,
+            ends,
             liberal: conntrack.tracker.is_liberal(),
             now: Deadlines::new(Moment::of(now)),
-            counters,
             time: now,
             sum: Sum::NONE,
+            grown: 0,
         };
         let passed = work.take::<false>(&connections, those & !tcp, packets, meta)
             | work.take::<true>(&connections, those & tcp, packets, meta);
         work.flush(&meta.headers);
+        meta.headers.longest += work.grown;
         bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
         meta.add_counted(those);
     }
@@ -162,11 +169,13 @@ struct ShortWay<'a> {
     table: &'a Table,
     fused: &'a FusedTable,
     liberal: bool,
+    ends: &'a Ends<'a>,
     now: Deadlines,
-    counters: FlowCounters<'a>,
     time: Time,
     /// What is not counted yet.
     sum: Sum,
+    /// By how many bytes a packet has grown at most.
+    grown: u32,
 }
 
 impl Fused {
@@ -184,7 +193,7 @@ impl ShortWay<'_> {
         if self.sum.flows_in_words == in_words(later) {
             return true;
         }
-        let holds = later.iter().all(|later| self.counters.of(later.flow).epoch() == later.epoch);
+        let holds = later.iter().all(|later| self.ends.counters.of(later.flow).epoch() == later.epoch);
         if holds {
             self.flush(headers);
             (self.sum.flows, self.sum.flows_in_words) = (*later, in_words(later));
@@ -201,7 +210,7 @@ impl ShortWay<'_> {
         }
         let (bytes, flags) = headers.sums(packets);
         for later in flows.iter().filter(|later| later.flow != FlowRef::NONE) {
-            self.counters.add(later.flow, packets.count_ones() as u16, bytes, flags, self.time);
+            self.ends.counters.add(later.flow, packets.count_ones() as u16, bytes, flags, self.time);
         }
     }
 
@@ -219,7 +228,14 @@ impl ShortWay<'_> {
         let (mut passed, mut long) = (0u32, 0u32);
         for i in bits(those) {
             let connection = connections.connections[i];
-            let goes = (long == 0 || !connections.has_one_of(i, long)) && self.holds(&connection.later, &meta.headers);
+            let mut goes =
+                (long == 0 || !connections.has_one_of(i, long)) && self.holds(&connection.later, &meta.headers);
+            // A flow whose program has changed since may do something else than what is done here.
+            let mut push = None;
+            if connection.action == FastAction::PROGRAM && goes {
+                push = self.ends.push_of(connection).filter(|push| push.takes(&packets[i]));
+                goes = push.is_some();
+            }
             // Not in closures, which would not be compiled for the processor's level.
             let passes = match connections.places[i] {
                 Some(place) if goes && TCP => self.passes_tcp(&packets[i], place, connection),
@@ -239,6 +255,11 @@ impl ShortWay<'_> {
                 self.translate::<TCP>(connection, meta.found[i].action, &mut packets[i]);
             }
             meta.found[i] = connection.result();
+            if let Some(push) = push {
+                push.apply(&mut packets[i], &mut meta.keys[i], meta.vlan_limit);
+                meta.found[i].action = FastAction::of(CompiledAction::Output(push.push.port()));
+                self.grown = self.grown.max(push.growth());
+            }
         }
         passed
     }
@@ -290,6 +311,24 @@ impl Ends<'_> {
         let epoch = self.counters.of(flow).epoch();
         self.table.arena.live(flow, self.guard)?;
         Some(FlowAt { flow, epoch })
+    }
+
+    /// What the last flow of a connection's way does, if it puts packets into a tunnel. `None` where it is no more what it was.
+    #[inline(always)]
+    fn push_of(&self, connection: &Fused) -> Option<CompactPush<'_>> {
+        match self.table.arena.live(connection.later[0].flow, self.guard)?.action() {
+            CompiledAction::Program(program) => program.compact_push(),
+            CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
+        }
+    }
+
+    /// Prefetches what these connections put before packets, three dependent loads away.
+    #[inline(never)]
+    fn prefetch_pushes(&self, those: u32, connections: &[&Fused; BATCH_SIZE]) {
+        let arena = &self.table.arena;
+        bits(those).for_each(|i| arena.prefetch_header(connections[i].later[0].flow));
+        bits(those).for_each(|i| arena.prefetch_program(connections[i].later[0].flow));
+        bits(those).filter_map(|i| self.push_of(connections[i])).for_each(|push| push.prefetch());
     }
 
     /// The beginning of a trail, for packet `i` of a batch, which some flow has and a port has received.
@@ -356,8 +395,8 @@ pub fn end_of(caches: &mut Caches, program: &Program) -> Option<FastAction> {
     caches.rewrites.number(rewrite).map(FastAction::of_rewrite)
 }
 
-/// Ends the trails of those packets of a batch whose flow does something simple in the end: sends them, drops them, or
-/// rewrites them before. To be called before anything is done with the packets.
+/// Ends the trails of those packets of a batch whose flow does something simple in the end: sends them, drops them, rewrites them before, or puts them into
+/// a tunnel. To be called before anything is done with the packets.
 #[inline(never)]
 pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &BatchMeta) {
     let mut leader = 0;
@@ -368,6 +407,7 @@ pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &Batc
         let (Some(trail), found) = (meta.trails().get(i), meta.found[leader]) else { continue };
         let is_simple = match found.action.kind() {
             FastActionKind::Output(_) | FastActionKind::Drop(_) => true,
+            FastActionKind::Program if found.action == FastAction::PROGRAM => true,
             FastActionKind::Program => caches.rewrites.has_without_copies(found.action),
             FastActionKind::Miss => false,
         };
@@ -377,6 +417,11 @@ pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &Batc
         // The action is read again after the epoch, since the flow may have changed in between.
         let Some(flow) = ends.flow_at(found.flow) else { continue };
         let Some(live) = ends.table.arena.live(found.flow, ends.guard) else { continue };
+        if let (FastAction::PROGRAM, CompiledAction::Program(program)) = (found.action, live.action())
+            && program.compact_push().is_none()
+        {
+            continue;
+        }
         if caches.fast_action(live.action()) == found.action
             && let Some(trail) = ends.goes_on(trail, meta.stage(), flow)
         {

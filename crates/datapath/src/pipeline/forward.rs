@@ -154,8 +154,8 @@ impl Worker {
 
         // Established connections take the short way; others leave it to the next packet.
         if meta.is_tracked() {
-            let counters = table.arena.flow_counters(*number);
-            fused::resolve(&executor.conntrack, caches.headers.fused(), counters, packets, meta, executor.now);
+            let ends = Ends { table, counters: table.arena.flow_counters(*number), guard };
+            fused::resolve(&executor.conntrack, caches.headers.fused(), &ends, packets, meta, executor.now);
         } else if meta.trails().set_of() != 0 {
             let ends = Ends { table, counters: table.arena.flow_counters(*number), guard };
             fused::fuse_ends(&ends, caches, count, meta);

@@ -64,7 +64,8 @@ pub struct Fused {
     pub remembered: Remembered,
     /// Of IPv4.
     pub translation: ShortTranslation,
-    /// What is done with packets after their translation: no program, and nothing that makes copies.
+    /// What is done with packets after their translation: nothing that makes copies, and no program but one that does nothing but put them into a tunnel, in
+    /// its compact form.
     pub action: FastAction,
     /// Offset of the IP header.
     pub ip: u8,
