@@ -153,27 +153,31 @@ def crafted(folder):
     return write(folder / "crafted.pcap", frames)
 
 
-def conversations(folder, count):
-    """Packets of UDP connections in both directions, in an order without a pattern; the first one of each is its
-    client's."""
+def both_ways(count):
+    """Frames of UDP connections in both directions, in an order without a pattern; the first one of each is its client's."""
     draw = random.Random(12)
     client = lambda i: (0x0A000000 + i, 1024 + i % 50_000)
     ways = [(i, reply) for i in range(count) for reply in (False, True)]
     draw.shuffle(ways)
     ways = [(i, False) for i in draw.sample(range(count), count)] + ways
-    frames = (udp(TARGET, 53, client(i)[1], client(i)[0]) if reply else udp(*client(i)) for i, reply in ways)
-    return write(folder / f"conversations-{count}.pcap", frames)
+    return (udp(TARGET, 53, client(i)[1], client(i)[0]) if reply else udp(*client(i)) for i, reply in ways)
 
 
-def tunnelled(folder, kind, count, remotes):
-    """What `remotes` other ends of tunnels send to 172.31.0.1: the frames of `count` flows, each from the end that `remote` names."""
+def conversations(folder, count):
+    """Packets of UDP connections: see `both_ways`."""
+    return write(folder / f"conversations-{count}.pcap", both_ways(count))
+
+
+def tunnelled(folder, kind, count, remotes, conversations=False):
+    """What `remotes` other ends of tunnels send to 172.31.0.1: the frames of `count` flows, or conversations, each from the end that `remote` names."""
+    inner = list(both_ways(count)) if conversations else [udp(*flow(i)) for i in range(count)]
     vxlan, geneve = bytes([8, 0, 0, 0, 0, 0, 7, 0]), bytes([0, 0, 0x65, 0x58, 0, 0, 7, 0])
     header, port = {"vxlan": (vxlan, 4789), "vxlan6": (vxlan, 4789), "vxlan-csum": (vxlan, 4789), "geneve": (geneve, 6081),
                     "geneve-options": (bytes([2, *geneve[1:], 1, 2, 0x80, 1, 0, 1, 0, 2]), 6081)}[kind]
     to, at = bytes.fromhex("020000003101020000003102"), bytes.fromhex("fd31" + "00" * 13 + "01")
 
     def frame(i):
-        payload, source = header + udp(*flow(i)), remote(i % remotes)
+        payload, source = header + inner[i], remote(i % remotes)
         ports = struct.pack("!HHHH", 49152 + i % 16384, port, 8 + len(payload), 0) + payload
         if kind == "vxlan6":
             ends = bytes.fromhex("fd31" + "00" * 10) + struct.pack("!I", source) + at
@@ -183,7 +187,8 @@ def tunnelled(folder, kind, count, remotes):
             ports = summed(struct.pack("!IIHH", source, LOCAL, 17, len(ports)), ports)
         return to + b"\x08\x00" + ipv4(source, ports, LOCAL)
 
-    return write(folder / f"{kind}-{count}-{remotes}.pcap", repeated(frame, count))
+    name = f"{kind}-{count}-{remotes}{'-conversations' if conversations else ''}.pcap"
+    return write(folder / name, repeated(frame, len(inner)))
 
 
 LOCAL = 0xAC1F0001  # 172.31.0.1

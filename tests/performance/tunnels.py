@@ -9,7 +9,8 @@ without a look at them. Medians and the least of all rounds: other load on the m
 
 `encap-F-R` puts F flows into tunnels to R other ends. With `flow`, one port has `remote_ip=flow`, and a rule for each end sets `tun_dst`;
 with `ports`, each end has a port. `decap-F-R` takes F flows out, with one port for all of R ends, or with a port for each. All ends
-are neighbours with an address of their own.
+are neighbours with an address of their own. `routed` packets get addresses of Ethernet and a lower TTL before they enter; `tracked` ones are those of F
+connections in both directions, of which what is new is committed.
 """
 import argparse
 import json
@@ -30,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TAG = f"wt{os.getpid() % 100000:x}"
 
 
-def scenario(way, flows, remotes, kind="vxlan", by="flow"):
-    return {"way": way, "flows": flows, "remotes": remotes, "kind": kind, "by": by}
+def scenario(way, flows, remotes, kind="vxlan", by="flow", before=""):
+    return {"way": way, "flows": flows, "remotes": remotes, "kind": kind, "by": by, "before": before}
 
 
 SCENARIOS = {
@@ -40,6 +41,9 @@ SCENARIOS = {
     for flows, remotes, by in ((1_000, 1, "flow"), (1_000, 1_000, "flow"), (100_000, 1, "flow"), (100_000, 1_000, "flow"),
                                (100_000, 1_000, "ports"))
 }
+SCENARIOS |= {f"{way}-{flows // 1000}k-{remotes}-{before}": scenario(way, flows, remotes, before=before)
+              for way, before in (("encap", "routed"), ("encap", "tracked"), ("decap", "tracked"))
+              for flows, remotes in ((1_000, 1), (10_000, 1_000), (100_000, 1_000))}
 SCENARIOS |= {f"decap-1k-{kind}": scenario("decap", 1_000, 1, kind) for kind in ("geneve", "geneve-options", "vxlan6", "vxlan-csum")}
 
 
@@ -79,10 +83,20 @@ def configuration(what, trace, core):
     ports = [(f"t{i}", address(i), 10 + i) for i in remotes] if per_port else [("t", "flow", 10)]
     # The rules tell ends by the low bits of the source address.
     low = (1 << (len(remotes) - 1).bit_length()) - 1
-    action = lambda i: f"output:{10 + i}" if per_port else f"set_field:{address(i)}->tun_dst,output:10"
-    rules = [f"in_port=1,ip,nw_src={traces.address(i)}/{traces.address(low)},actions={action(i % len(remotes))}"
-             for i in range(low + 1)]
+    routed = "mod_dl_src:02:00:00:00:99:01,mod_dl_dst:02:00:00:00:99:02,dec_ttl,"
+    before = routed if what["before"] == "routed" else ""
+    action = lambda i: before + (f"output:{10 + i}" if per_port else f"set_field:{address(i)}->tun_dst,output:10")
+    by_end = lambda match, first="": [
+        f"{match}in_port=1,ip,nw_src={traces.address(i)}/{traces.address(low)},actions={first}{action(i % len(remotes))}"
+        for i in range(low + 1)]
+    rules = by_end("")
+    if what["before"] == "tracked":
+        rules = ["table=0,in_port=1,ip,ct_state=-trk,actions=ct(table=1)"]
+        rules += by_end("table=1,ct_state=+trk+new,", "ct(commit),") + by_end("table=1,ct_state=+trk+est,")
     inside = rules if encap else ["tun_id=7,actions=output:2"]
+    if not encap and what["before"] == "tracked":
+        inside = ["table=0,tun_id=7,ip,ct_state=-trk,actions=ct(table=1)", "table=1,ct_state=+trk+new,actions=ct(commit),output:2",
+                  "table=1,ct_state=+trk+est,actions=output:2"]
     options = f'options = {{ rx_pcap = "{trace}", loop = "true" }}'
     source = f'[[bridge.port]]\nname = "source"\ntype = "pcap"\nofport = 1\n{options}\n'
     sink = '[[bridge.port]]\nname = "sink"\ntype = "null"\nofport = 2\n'
@@ -176,7 +190,10 @@ def main():
         for name in names:
             what = SCENARIOS[name]
             kind, flows, remotes = what["kind"], what["flows"], what["remotes"]
-            trace = traces.flows(folder, flows) if what["way"] == "encap" else traces.tunnelled(folder, kind, flows, remotes)
+            if what["way"] == "decap":
+                trace = traces.tunnelled(folder, kind, flows, remotes, what["before"] == "tracked")
+            else:
+                trace = (traces.conversations if what["before"] == "tracked" else traces.flows)(folder, flows)
             results[name]["floor"].append(measure(args, binaries[0], floor_configuration(trace, args.core), [], False))
             for binary in binaries:
                 text, neighbours = configuration(what, trace, args.core)
