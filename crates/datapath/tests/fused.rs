@@ -331,33 +331,36 @@ fn established_packets_take_the_short_way() {
 /// Neither do those of a connection that nobody answers, though each of them is committed.
 #[test]
 fn unanswered_packets_take_the_short_way() {
-    let switch = by_hand(Config::default(), 3);
-    install(
-        &switch,
-        Rules {
-            nat: true,
-            zone: 0,
-            mark: false,
-            commits_all: false,
-            rewrites: false,
-            thrice: false,
-            tos: false,
-            tunnel: false,
-        },
-    );
-    let (dp, _, p) = &switch;
-    let event =
-        Event { client: 1, reply: false, tcp: None, v6: false, data: 3, wrong: false, tos: 0, after: 0, repeated: 1 };
-    let give = |count: usize| {
-        for _ in 0..count {
-            p[0].1.give(&event.frame(&mut Ends::default(), true));
-            dp.poll();
-        }
-    };
-    give(4);
-    let before = dp.stats().workers[0].recirculated;
-    give(20);
-    assert_eq!((dp.stats().workers[0].recirculated, p[1].1.sent()), (before, 24));
+    for tunnel in [false, true] {
+        let switch = by_hand(Config::default(), 3);
+        install(
+            &switch,
+            Rules {
+                nat: true,
+                zone: 0,
+                mark: false,
+                commits_all: false,
+                rewrites: tunnel,
+                thrice: false,
+                tos: false,
+                tunnel,
+            },
+        );
+        let (dp, _, p) = &switch;
+        let tcp = None;
+        let event =
+            Event { client: 1, reply: false, tcp, v6: false, data: 3, wrong: false, tos: 0, after: 0, repeated: 1 };
+        let give = |count: usize| {
+            for _ in 0..count {
+                p[0].1.give(&event.frame(&mut Ends::default(), true));
+                dp.poll();
+            }
+        };
+        give(4);
+        let before = dp.stats().workers[0].recirculated;
+        give(20);
+        assert_eq!((dp.stats().workers[0].recirculated, p[1].1.sent()), (before, 24), "tunnel {tunnel}");
+    }
 }
 
 /// One packet of a batch goes the long way, for its window is larger than any before: those behind it of the same connection

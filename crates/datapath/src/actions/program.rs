@@ -40,6 +40,8 @@ pub enum Way<'a> {
     Again,
     /// Rewrite and send them.
     Ends(&'a CompactRewrite),
+    /// Put them into a tunnel.
+    Pushes,
 }
 
 /// Compiled actions.
@@ -83,6 +85,15 @@ impl Compact {
             Compact::None | Compact::Push(_) | Compact::RewriteAndPush(_) => None,
         }
     }
+
+    #[inline(always)]
+    fn push(&self) -> Option<CompactPush<'_>> {
+        match self {
+            Compact::Push(push) => Some(CompactPush { rewrite: None, push }),
+            Compact::RewriteAndPush(both) => Some(CompactPush { rewrite: Some(&both.0), push: &both.1 }),
+            Compact::None | Compact::Rewrite(_) => None,
+        }
+    }
 }
 
 /// What a program does that puts headers of a tunnel before packets, if they are like most, and sends them.
@@ -124,13 +135,20 @@ impl CompactPush<'_> {
         self.push.takes(packet, self.longer())
     }
 
-    /// Does it, with a packet that it can be done with. `key` is for an extraction, where that is needed.
+    /// Does it, with packets that it can be done with. `key` is for an extraction, where that is needed.
     #[inline(always)]
-    pub fn apply(&self, packet: &mut Packet, key: &mut Key, vlan_limit: VlanLimit) {
-        if let Some(rewrite) = self.rewrite {
-            rewrite.apply(packet, key, vlan_limit);
+    pub fn apply(&self, packets: &mut [Packet], key: &mut Key, vlan_limit: VlanLimit) {
+        match self.rewrite {
+            None => packets.iter_mut().for_each(|packet| self.push.push(packet)),
+            Some(rewrite) => {
+                // A copy: the compiler would take each packet that is written for one that changes the rewrite.
+                let rewrite = *rewrite;
+                for packet in packets {
+                    rewrite.apply(packet, key, vlan_limit);
+                    self.push.push(packet);
+                }
+            }
         }
-        self.push.push(packet);
     }
 }
 
@@ -364,12 +382,17 @@ impl Program {
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
         let tracking = steps.iter().take_while(|step| matches!(step, Step::Ct(_))).count();
-        let compact = compact_form(&steps[tracking..], &end);
         let again = tracking == steps.len() && matches!(end, Disposition::Recirc(_));
-        let tracks = tracking > 0 && (again || compact.as_ref().is_some_and(|rewrite| rewrite.copies().is_empty()));
-        // What comes after tracking is not all that such a program does.
-        let compact = compact.filter(|_| tracks || tracking == 0).map(Compact::Rewrite);
-        let compact = compact.or_else(|| compact_push(&steps, &end)).unwrap_or(Compact::None);
+        // What comes after tracking is not all that a program does that tracks.
+        let rest = &steps[tracking..];
+        let compact = compact_form(rest, &end).map(Compact::Rewrite).or_else(|| compact_push(rest, &end));
+        let ends = match &compact {
+            Some(Compact::Rewrite(rewrite)) => rewrite.copies().is_empty(),
+            Some(Compact::Push(_) | Compact::RewriteAndPush(_)) => true,
+            Some(Compact::None) | None => false,
+        };
+        let tracks = tracking > 0 && (again || ends);
+        let compact = compact.filter(|_| tracks || tracking == 0).unwrap_or(Compact::None);
         if let [Step::Sample(sample), rest @ ..] = &mut steps[..] {
             sample.unsampled = compact_form(rest, &end).filter(|rewrite| rewrite.copies().is_empty());
         }
@@ -396,11 +419,13 @@ impl Program {
     /// Its compact form, if it puts the headers of a tunnel before packets and has one.
     #[inline(always)]
     pub fn compact_push(&self) -> Option<CompactPush<'_>> {
-        match &self.compact {
-            Compact::Push(push) => Some(CompactPush { rewrite: None, push }),
-            Compact::RewriteAndPush(both) => Some(CompactPush { rewrite: Some(&both.0), push: &both.1 }),
-            Compact::None | Compact::Rewrite(_) => None,
-        }
+        if self.tracks { None } else { self.compact.push() }
+    }
+
+    /// That of what comes behind the tracking.
+    #[inline(always)]
+    pub fn tracked_push(&self) -> Option<CompactPush<'_>> {
+        if self.tracks { self.compact.push() } else { None }
     }
 
     /// Which packets it samples first, and what it does with the others, if that has a compact form without copies.
@@ -416,7 +441,8 @@ impl Program {
     /// of a connection's direction.
     #[inline(always)]
     pub fn way(&self) -> Option<Way<'_>> {
-        self.tracks.then(|| self.compact.rewrite().map_or(Way::Again, Way::Ends))
+        let rewritten = || self.compact.rewrite().map_or(Way::Again, Way::Ends);
+        self.tracks.then(|| if self.compact.push().is_some() { Way::Pushes } else { rewritten() })
     }
 
     /// Whether nothing happens between the tracking and the end.

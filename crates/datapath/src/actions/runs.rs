@@ -146,8 +146,7 @@ fn push_headers(
         let Some(push) = pushes[at].filter(|push| packets[run.clone()].iter().all(|packet| push.takes(packet))) else {
             continue;
         };
-        let (key, packets) = (&mut meta.keys[at], &mut packets[run]);
-        packets.iter_mut().for_each(|packet| push.apply(packet, key, vlan_limit));
+        push.apply(&mut packets[run], &mut meta.keys[at], vlan_limit);
         meta.found[at].action = FastAction::of(CompiledAction::Output(push.push.port()));
         *grown = push.growth().max(*grown);
         done |= 1 << at;

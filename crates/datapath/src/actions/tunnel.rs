@@ -295,12 +295,18 @@ impl PlainPush {
         let is_written = room.is_some_and(|room| self.headers.write(room, len, source_port));
         debug_assert!(is_written, "there is room");
         packet.pull_front(PlainHeaders::ROOM - self.headers.len());
+        if packet.offload().needs_csum() {
+            return self.shift_offload(packet);
+        }
+        *packet.offload_mut() = Offload::NONE;
+    }
+
+    /// What is left to do for the packet is about what is behind the headers.
+    #[inline(never)]
+    fn shift_offload(&self, packet: &mut Packet) {
         let offload = packet.offload_mut();
-        let csum_start = offload.csum_start.wrapping_add(self.headers.len() as u16);
-        *offload = match offload.needs_csum() {
-            true => Offload { csum_start, gso_type: 0, hdr_len: 0, gso_size: 0, ..*offload },
-            false => Offload::NONE,
-        };
+        offload.csum_start = offload.csum_start.wrapping_add(self.headers.len() as u16);
+        (offload.gso_type, offload.hdr_len, offload.gso_size) = (0, 0, 0);
     }
 }
 

@@ -84,7 +84,7 @@ impl Leveled for Resolve<'_> {
             places[i] = table.prefetch_slot(&connections[i].remembered);
             those |= 1 << i;
             tcp |= u32::from(connections[i].is_tcp) << i;
-            pushed |= u32::from(connections[i].action == FastAction::PROGRAM) << i;
+            pushed |= u32::from(connections[i].action.is_any_program()) << i;
         }
         if those == 0 {
             return;
@@ -232,7 +232,7 @@ impl ShortWay<'_> {
                 (long == 0 || !connections.has_one_of(i, long)) && self.holds(&connection.later, &meta.headers);
             // A flow whose program has changed since may do something else than what is done here.
             let mut push = None;
-            if connection.action == FastAction::PROGRAM && goes {
+            if connection.action.is_any_program() && goes {
                 push = self.ends.push_of(connection).filter(|push| push.takes(&packets[i]));
                 goes = push.is_some();
             }
@@ -256,7 +256,7 @@ impl ShortWay<'_> {
             }
             meta.found[i] = connection.result();
             if let Some(push) = push {
-                push.apply(&mut packets[i], &mut meta.keys[i], meta.vlan_limit);
+                push.apply(&mut packets[i..=i], &mut meta.keys[i], meta.vlan_limit);
                 meta.found[i].action = FastAction::of(CompiledAction::Output(push.push.port()));
                 self.grown = self.grown.max(push.growth());
             }
@@ -317,6 +317,7 @@ impl Ends<'_> {
     #[inline(always)]
     fn push_of(&self, connection: &Fused) -> Option<CompactPush<'_>> {
         match self.table.arena.live(connection.later[0].flow, self.guard)?.action() {
+            CompiledAction::Program(program) if connection.action == FastAction::REST => program.tracked_push(),
             CompiledAction::Program(program) => program.compact_push(),
             CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
         }
@@ -386,9 +387,14 @@ pub fn fuse(caches: &mut Caches, trail: &Trail, action: FastAction) {
     caches.headers.insert_fused(&trail.line.0, trail.hash, trail.first, &fused, long);
 }
 
-/// The action of a flow whose program tracks packets and then rewrites and sends them.
-pub fn end_of(caches: &mut Caches, program: &Program) -> Option<FastAction> {
-    let Some(Way::Ends(rewrite)) = program.way() else { return None };
+/// The action of a flow whose program tracks the packets of a trail, and then rewrites and sends them, or puts them into a tunnel. The latter is
+/// read of the flow of a later pass.
+pub fn end_of(caches: &mut Caches, program: &Program, trail: &Trail) -> Option<FastAction> {
+    let rewrite = match program.way()? {
+        Way::Again => return None,
+        Way::Pushes => return (trail.passes > 0).then_some(FastAction::REST),
+        Way::Ends(rewrite) => rewrite,
+    };
     if program.only_tracks() {
         return Some(FastAction::of(CompiledAction::Output(rewrite.port())));
     }

@@ -163,7 +163,9 @@ impl Executor {
                 self.recirculation.push_tracked(stage, next, packet, view.key, trail.as_ref());
             }
             _ => {
-                if let (Some(trail), Some(action)) = (&trail, fused::end_of(caches, program)) {
+                if let Some(trail) = &trail
+                    && let Some(action) = fused::end_of(caches, program, trail)
+                {
                     fused::fuse(caches, trail, action);
                 }
                 self.run_rest(rest, &program.end, packet, &mut view, next);

@@ -107,6 +107,8 @@ impl FastAction {
     pub const MISS: FastAction = FastAction(u32::MAX);
     /// Run the flow's program.
     pub const PROGRAM: FastAction = FastAction(u32::MAX - 1);
+    /// Run what the flow's program does behind its tracking. Only fused connections have it.
+    pub const REST: FastAction = FastAction(u32::MAX - 2);
     /// The upper bits of a drop.
     const DROP: u32 = 0x8000_0000;
     /// The upper bits of the number of a compact rewrite.
@@ -145,20 +147,26 @@ impl FastAction {
     /// [`fused`](crate::classify::cache::fused).
     #[inline(always)]
     pub fn of_fused(number: u32) -> FastAction {
-        debug_assert!(FastAction::FUSED | number < FastAction::PROGRAM.0 && number < FastAction::REWRITE);
+        debug_assert!(FastAction::FUSED | number < FastAction::REST.0 && number < FastAction::REWRITE);
         FastAction(FastAction::FUSED | number)
     }
 
     /// Whether it is a fused connection.
     #[inline(always)]
     pub fn is_fused(self) -> bool {
-        self.0 >= FastAction::FUSED && self.0 < FastAction::PROGRAM.0
+        self.0 >= FastAction::FUSED && self.0 < FastAction::REST.0
     }
 
     /// The number, if it is a fused connection.
     #[inline(always)]
     pub fn fused(self) -> Option<u32> {
         self.is_fused().then_some(self.0 & !FastAction::KIND)
+    }
+
+    /// Whether it is a program, or the rest of one.
+    #[inline(always)]
+    pub fn is_any_program(self) -> bool {
+        matches!(self, FastAction::PROGRAM | FastAction::REST)
     }
 
     /// Zero if two fast actions are equal.
@@ -172,7 +180,7 @@ impl FastAction {
     pub fn kind(self) -> FastActionKind {
         match self {
             FastAction::MISS => FastActionKind::Miss,
-            FastAction::PROGRAM => FastActionKind::Program,
+            FastAction::PROGRAM | FastAction::REST => FastActionKind::Program,
             FastAction(port) if port < FastAction::REWRITE => FastActionKind::Output(PortNo(port)),
             FastAction(rewrite) if rewrite < FastAction::DROP => FastActionKind::Program,
             FastAction(fused) if fused >= FastAction::FUSED => FastActionKind::Program,
