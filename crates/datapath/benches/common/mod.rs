@@ -1,6 +1,7 @@
 //! What the benchmarks of the whole loop share: a port that replays frames from memory, one that throws them
 //! away, and sets of rules between the two.
 
+use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -9,12 +10,15 @@ use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
 use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
-use datapath::{Action, Bucket, Config, Datapath, FlowSpec, HashAlgorithm, PortNo, Rewrite};
+use datapath::{Action, Bucket, Config, Datapath, Encapsulation, FlowSpec, HashAlgorithm, PortNo, Rewrite};
 use packet::buffer::RawPacket;
 use packet::flow::extract::{VlanLimit, extract};
 use packet::wire::{build, tcp};
 use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Mask, Memory, Offload, Packet, Time};
 use ports::{Error, Features, Link, Mac, Port, RxQueue, Stats, TxQueue};
+use tunnel::header::{Header, Protocol};
+use tunnel::outer::{Outer, Prepared};
+use tunnel::send::SourcePorts;
 use zerocopy::FromBytes;
 
 /// Buffers that live as long as the process and are never given back.
@@ -332,6 +336,11 @@ pub enum Rules {
     /// By prefixes of the destination, and packets are sent to the next hop: the TTL is decremented, and both Ethernet
     /// addresses are written.
     NextHops,
+    /// By the same prefixes, and packets are sent into a tunnel to each of them; before, they get addresses and another TTL, or not.
+    Tunnels {
+        /// Whether they do.
+        routed: bool,
+    },
     /// All packets, by protocol and a prefix of the destination, for each of the protocols among unusual frames.
     Kinds(Frames),
     /// All packets, by a prefix of the destination, and this is done with them before they are sent: at once, or by way of
@@ -345,7 +354,7 @@ impl Rules {
         match self {
             Rules::Before(Before::PopMpls, _) => Frames::Labelled,
             Rules::Before(Before::Connect, _) => Frames::Segments,
-            Rules::NextHops => Frames::Networks,
+            Rules::NextHops | Rules::Tunnels { .. } => Frames::Networks,
             Rules::Pop(frames) | Rules::SourcesPop(frames) | Rules::Kinds(frames) => frames,
             _ => Frames::Plain,
         }
@@ -355,11 +364,39 @@ impl Rules {
     fn number(self, flows: usize) -> usize {
         match self {
             Rules::Sources(_) | Rules::Tuples | Rules::SourcesPush | Rules::SourcesPop(_) => flows,
-            Rules::NextHops => NEXT_HOPS,
+            Rules::NextHops | Rules::Tunnels { .. } => NEXT_HOPS,
             Rules::Kinds(_) => ARP + 1,
             _ => 1,
         }
     }
+}
+
+/// Writes the addresses of a next hop, and the TTL.
+fn route(hop: usize) -> Vec<Action> {
+    let mut addresses = Rewrite::field(Field::DlSrc, 0x0200_0000_0002);
+    addresses.key.set(Field::DlDst, 0x0200_0000_0100 + hop as u128);
+    addresses.mask.set_exact(Field::DlDst);
+    let ttl = Rewrite::field(Field::NwTtl, 63);
+    vec![Action::Set(Arc::new(addresses)), Action::Set(Arc::new(ttl))]
+}
+
+/// Puts packets into a tunnel to this end.
+fn encapsulate(end: usize, port: PortNo) -> Action {
+    let address = |host: usize| IpAddr::from([172, 31, (host >> 8) as u8, host as u8]);
+    let ports = (0, 4789);
+    let outer = Outer {
+        src: address(1),
+        dst: address(256 + end),
+        tos: 0,
+        ttl: 64,
+        dont_fragment: true,
+        ports,
+        checksum: false,
+    };
+    let ethernet = [2, 0, 0, 0, 9, end as u8, 2, 0, 0, 0, 9, 1, 8, 0];
+    let header = Header::Vxlan { vni: 7, group: None };
+    let headers = Prepared::new(&ethernet, &outer, Protocol::Vxlan { group_policy: false }, &header).expect("they fit");
+    Action::TunnelPush(Arc::new(Encapsulation::new(port, port, 4, headers, SourcePorts::default(), None)))
 }
 
 /// The flows of [`Rules::Kinds`]: IPv4 by fragment bits, then IPv6 by fragment bits, and ARP.
@@ -485,7 +522,7 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
         key.set(Field::InPortOxm, source.0.into());
         match rules {
             Rules::Port | Rules::Drop | Rules::Metered | Rules::Push | Rules::Readdress | Rules::Pop(_) => {}
-            Rules::NextHops => {
+            Rules::NextHops | Rules::Tunnels { .. } => {
                 for (field, value, bits) in [
                     (Field::DlType, 0x0800, 0xffff),
                     (Field::NwFrag, 0, 3),
@@ -557,12 +594,10 @@ fn specs(rules: Rules, flows: usize, source: PortNo, sink: PortNo) -> Vec<FlowSp
                 vec![Action::PushVlan { tpid: 0x8100, tci: 100 }, Action::Output(sink)]
             }
             Rules::Pop(_) | Rules::SourcesPop(_) => vec![Action::PopVlan, Action::Output(sink)],
-            Rules::NextHops => {
-                let mut addresses = Rewrite::field(Field::DlSrc, 0x0200_0000_0002);
-                addresses.key.set(Field::DlDst, 0x0200_0000_0100 + flow as u128);
-                addresses.mask.set_exact(Field::DlDst);
-                let ttl = Rewrite::field(Field::NwTtl, 63);
-                vec![Action::Set(Arc::new(addresses)), Action::Set(Arc::new(ttl)), Action::Output(sink)]
+            Rules::NextHops => [route(flow), vec![Action::Output(sink)]].concat(),
+            Rules::Tunnels { routed } => {
+                let before = if routed { route(flow) } else { vec![] };
+                [before, vec![encapsulate(flow, sink), Action::Output(sink)]].concat()
             }
             Rules::Readdress => {
                 vec![Action::Set(Arc::new(Rewrite::field(Field::NwDst, 0xc612_0002))), Action::Output(sink)]

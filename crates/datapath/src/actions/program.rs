@@ -140,15 +140,25 @@ impl CompactPush<'_> {
     pub fn apply(&self, packets: &mut [Packet], key: &mut Key, vlan_limit: VlanLimit) {
         match self.rewrite {
             None => packets.iter_mut().for_each(|packet| self.push.push(packet)),
-            Some(rewrite) => {
-                // A copy: the compiler would take each packet that is written for one that changes the rewrite.
-                let rewrite = *rewrite;
-                for packet in packets {
-                    rewrite.apply(packet, key, vlan_limit);
-                    self.push.push(packet);
-                }
-            }
+            Some(rewrite) => rewrite_and_push(rewrite, self.push, packets, key, vlan_limit),
         }
+    }
+}
+
+/// A function of its own, so that what most tunnels need stays in registers.
+#[inline(never)]
+fn rewrite_and_push(
+    rewrite: &CompactRewrite,
+    push: &PlainPush,
+    packets: &mut [Packet],
+    key: &mut Key,
+    vlan_limit: VlanLimit,
+) {
+    // A copy: the compiler would take each packet that is written for one that changes the rewrite.
+    let rewrite = *rewrite;
+    for packet in packets {
+        rewrite.apply(packet, key, vlan_limit);
+        push.push(packet);
     }
 }
 
