@@ -278,12 +278,12 @@ impl PlainPush {
         self.headers.len() as u32
     }
 
-    /// Whether the packet can have the headers as it is, but for `longer` more bytes that it gets before: no work is left to do for it, there is
-    /// room, and it is not too long.
+    /// Whether the packet can have the headers as it is, but for `longer` more bytes that it gets before: it is no super-frame, there is room,
+    /// and it is not too long.
     #[inline(always)]
     pub fn takes(&self, packet: &Packet, longer: u32) -> bool {
-        let (offload, room) = (packet.offload(), PlainHeaders::ROOM + longer as usize);
-        !offload.needs_csum() & !offload.is_gso() & (packet.headroom() >= room) & (packet.len() + room <= LONGEST)
+        let room = PlainHeaders::ROOM + longer as usize;
+        !packet.offload().is_gso() & (packet.headroom() >= room) & (packet.len() + room <= LONGEST)
     }
 
     /// Puts the headers before a packet that can have them.

@@ -295,7 +295,7 @@ impl ShortWay<'_> {
     }
 }
 
-/// What it takes to end a trail.
+/// What it takes to read the flows of a way, and to end a trail.
 pub struct Ends<'a> {
     /// The flows.
     pub table: &'a FlowTable,
