@@ -95,8 +95,8 @@ def configuration(what, trace, core):
         rules += by_end("table=1,ct_state=+trk+new,", "ct(commit),") + by_end("table=1,ct_state=+trk+est,")
     inside = rules if encap else ["tun_id=7,actions=output:2"]
     if not encap and what["before"] == "tracked":
-        inside = ["table=0,tun_id=7,ip,ct_state=-trk,actions=ct(table=1)", "table=1,ct_state=+trk+new,actions=ct(commit),output:2",
-                  "table=1,ct_state=+trk+est,actions=output:2"]
+        inside = ["table=0,tun_id=7,ip,ct_state=-trk,actions=ct(table=1)", "table=1,ip,ct_state=+trk+new,actions=ct(commit),output:2",
+                  "table=1,ip,ct_state=+trk+est,actions=output:2"]
     options = f'options = {{ rx_pcap = "{trace}", loop = "true" }}'
     source = f'[[bridge.port]]\nname = "source"\ntype = "pcap"\nofport = 1\n{options}\n'
     sink = '[[bridge.port]]\nname = "sink"\ntype = "null"\nofport = 2\n'
