@@ -43,8 +43,11 @@ pub fn rewrite_runs(
         }
         (rest, grown) = (each.rest, each.grown);
     }
-    while rest != 0 {
-        let at = rest.trailing_zeros() as usize;
+    let mut pushed = 0;
+    for at in bits(rest) {
+        if pushed >> at & 1 != 0 {
+            continue;
+        }
         let found = meta.found[at];
         let run = at..meta.end_of_run(at, count);
         let port = if let Some(rewrite) = compact(found.action, rewrites) {
@@ -53,8 +56,9 @@ pub fn rewrite_runs(
             if !prefetched {
                 prefetched = true;
                 prefetch_programs(table, meta, starts);
-                let pushed = push_headers(table, guard, packets, meta, rest, &mut grown);
-                rest &= !pushed;
+                let longer;
+                (pushed, longer) = push_headers(table, guard, packets, meta, rest);
+                grown = longer.max(grown);
                 if pushed >> at & 1 != 0 {
                     continue;
                 }
@@ -74,7 +78,6 @@ pub fn rewrite_runs(
         if let Some(port) = port {
             meta.found[at].action = FastAction::of(CompiledAction::Output(port));
         }
-        rest &= rest - 1;
     }
     meta.headers.longest += grown;
     bits(starts).fold(0, |differ, at| differ | meta.found[at].action.differs(meta.found[0].action)) == 0
@@ -123,7 +126,7 @@ fn prefetch_programs(table: &Table, meta: &BatchMeta, starts: u32) {
 }
 
 /// Executes the programs of those of the runs `rest` that put headers of tunnels before packets and have a compact form, except for the sending. Returns
-/// the runs for which it is done.
+/// the runs for which it is done, and by how many bytes a packet has grown at most.
 #[inline(never)]
 fn push_headers(
     table: &Table,
@@ -131,8 +134,7 @@ fn push_headers(
     packets: &mut [Packet],
     meta: &mut BatchMeta,
     rest: u32,
-    grown: &mut u32,
-) -> u32 {
+) -> (u32, u32) {
     let mut pushes = [None; BATCH_SIZE];
     for at in bits(rest).filter(|at| meta.found[*at].action == FastAction::PROGRAM) {
         if let CompiledAction::Program(program) = table.arena.action(meta.found[at].flow, guard) {
@@ -140,7 +142,7 @@ fn push_headers(
             pushes[at].iter().for_each(CompactPush::prefetch);
         }
     }
-    let (mut done, vlan_limit) = (0, meta.vlan_limit);
+    let (mut done, mut grown, vlan_limit) = (0, 0, meta.vlan_limit);
     for at in bits(rest) {
         let run = at..meta.end_of_run(at, packets.len());
         let Some(push) = pushes[at].filter(|push| packets[run.clone()].iter().all(|packet| push.takes(packet))) else {
@@ -148,10 +150,10 @@ fn push_headers(
         };
         push.apply(&mut packets[run], &mut meta.keys[at], vlan_limit);
         meta.found[at].action = FastAction::of(CompiledAction::Output(push.push.port()));
-        *grown = push.growth().max(*grown);
+        grown = push.growth().max(grown);
         done |= 1 << at;
     }
-    done
+    (done, grown)
 }
 
 /// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent

@@ -295,24 +295,28 @@ pub fn lines_of_unusual(
     }
     // Protocols one after the other, since each is read by other code.
     let mut rest = unusual;
-    let mut make = |i: usize, frame: &[u8], outline: Option<Outline>| {
-        if let Some(outline) = outline {
-            headers.flags[i] = outline.tcp_flags;
-            rest &= !(u32::from(plan.write_line_of_outline(&outline, frame, &mut headers.lines[i].0)) << i);
-        }
-    };
     for i in bits(v4) {
         let frame = packets[i].data();
-        make(i, frame, Outline::of_ipv4(frame, envelopes[i]));
+        let is_made = line_of_outline(plan, i, frame, Outline::of_ipv4(frame, envelopes[i]), headers);
+        rest &= !(u32::from(is_made) << i);
     }
     for i in bits(v6) {
         let frame = packets[i].data();
-        make(i, frame, Outline::of_ipv6(frame, envelopes[i]));
+        let is_made = line_of_outline(plan, i, frame, Outline::of_ipv6(frame, envelopes[i]), headers);
+        rest &= !(u32::from(is_made) << i);
     }
     if rest != 0 && plan.has_lines_of_keys() {
         rest = lines_of_keys(plan, packets, rest, extractor, headers);
     }
     rest
+}
+
+/// Makes the line of packet `i`, if its outline has one. No closure, which the compiler may take for too long to be compiled in place.
+#[inline(always)]
+fn line_of_outline(plan: &Plan, i: usize, frame: &[u8], outline: Option<Outline>, headers: &mut MaskedHeaders) -> bool {
+    let Some(outline) = outline else { return false };
+    headers.flags[i] = outline.tcp_flags;
+    plan.write_line_of_outline(&outline, frame, &mut headers.lines[i].0)
 }
 
 /// As [`lines_of_unusual`], from their keys.
