@@ -1,6 +1,7 @@
 //! A flow's actions: compiled into a program when the flow is installed, and executed on runs of packets.
 
 pub mod compact;
+pub mod compact_form;
 pub mod encap;
 pub mod execute;
 pub mod flow_hash;

@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
-use packet::flow::extract::{Layers, VlanLimit};
+use packet::flow::extract::Layers;
 use packet::wire::ethertype;
 use packet::{Field, Key, Mask, Packet};
 use smallvec::SmallVec;
 
 use crate::action::{Action, Decapsulation, Encapsulation, HashAlgorithm, MAX_NESTING, PortNo, Punt, Rewrite};
 use crate::actions::compact::CompactRewrite;
+use crate::actions::compact_form::{Compact, CompactPush};
 use crate::actions::encap::MADE_UP;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::actions::sample::Sampling;
 use crate::actions::tunnel::PlainPush;
-use crate::classify::prefetch;
 use crate::drop::DropReason;
 use crate::meter::Meter;
 use crate::pipeline::tx::Outputs;
@@ -63,103 +63,6 @@ pub struct Program {
     pub steps: SmallVec<[Step; 1]>,
     /// The disposition of the packet.
     pub end: Disposition,
-}
-
-/// Compact forms of programs.
-#[derive(Debug)]
-enum Compact {
-    None,
-    /// A rewrite, and the port that the packet is sent to; or a flood.
-    Rewrite(CompactRewrite),
-    /// The headers of a tunnel, and the port.
-    Push(Box<PlainPush>),
-    /// The same for packets that are rewritten before.
-    RewriteAndPush(Box<(CompactRewrite, PlainPush)>),
-}
-
-impl Compact {
-    #[inline(always)]
-    fn rewrite(&self) -> Option<&CompactRewrite> {
-        match self {
-            Compact::Rewrite(rewrite) => Some(rewrite),
-            Compact::None | Compact::Push(_) | Compact::RewriteAndPush(_) => None,
-        }
-    }
-
-    #[inline(always)]
-    fn push(&self) -> Option<CompactPush<'_>> {
-        match self {
-            Compact::Push(push) => Some(CompactPush { rewrite: None, push }),
-            Compact::RewriteAndPush(both) => Some(CompactPush { rewrite: Some(&both.0), push: &both.1 }),
-            Compact::None | Compact::Rewrite(_) => None,
-        }
-    }
-}
-
-/// What a program does that puts headers of a tunnel before packets, if they are like most, and sends them.
-#[derive(Clone, Copy)]
-pub struct CompactPush<'a> {
-    /// What is rewritten before.
-    pub rewrite: Option<&'a CompactRewrite>,
-    /// The headers, and the port.
-    pub push: &'a PlainPush,
-}
-
-impl CompactPush<'_> {
-    /// Has the processor read it.
-    #[inline(always)]
-    pub fn prefetch(&self) {
-        let push = std::ptr::from_ref(self.push).cast::<u8>();
-        prefetch(push);
-        prefetch(push.wrapping_add(64));
-        if let Some(rewrite) = self.rewrite {
-            prefetch(std::ptr::from_ref(rewrite));
-        }
-    }
-
-    /// By how many bytes a packet grows.
-    #[inline(always)]
-    pub fn growth(&self) -> u32 {
-        self.longer() + self.push.growth()
-    }
-
-    /// By how many of them before it gets the headers.
-    #[inline(always)]
-    fn longer(&self) -> u32 {
-        self.rewrite.map_or(0, CompactRewrite::growth)
-    }
-
-    /// Whether this can be done with the packet as it is: see [`PlainPush::takes`].
-    #[inline(always)]
-    pub fn takes(&self, packet: &Packet) -> bool {
-        self.push.takes(packet, self.longer())
-    }
-
-    /// Does it, with packets that it can be done with. `key` is for an extraction, where that is needed.
-    #[inline(always)]
-    pub fn apply(&self, packets: &mut [Packet], key: &mut Key, vlan_limit: VlanLimit) {
-        match self.rewrite {
-            None => packets.iter_mut().for_each(|packet| self.push.push(packet)),
-            Some(rewrite) => rewrite_and_push(rewrite, self.push, packets, key, vlan_limit),
-        }
-    }
-}
-
-/// A function of its own, so that what most tunnels need stays in registers.
-#[inline(never)]
-fn rewrite_and_push(
-    rewrite: &CompactRewrite,
-    push: &PlainPush,
-    packets: &mut [Packet],
-    key: &mut Key,
-    vlan_limit: VlanLimit,
-) {
-    // A copy: the compiler would take each packet that is written for one that changes the rewrite.
-    let rewrite = *rewrite;
-    for packet in packets {
-        rewrite.apply(packet, key, vlan_limit);
-        push.push(packet);
-    }
 }
 
 /// The port by which a packet leaves at the end of its program; `None` where it goes elsewhere.

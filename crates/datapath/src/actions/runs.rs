@@ -8,8 +8,9 @@ use packet::{BATCH_SIZE, Batch, Key, Packet};
 
 use crate::action::PortNo;
 use crate::actions::compact::{CompactRewrite, RewriteTable};
+use crate::actions::compact_form::CompactPush;
 use crate::actions::execute::{Executor, KeyView, Stepped, follow};
-use crate::actions::program::{CompactPush, Disposition, Needs, Program, Step};
+use crate::actions::program::{Disposition, Needs, Program, Step};
 use crate::actions::sample::Sampler;
 use crate::classify::cache::headers::Found;
 use crate::classify::table::megaflow::Table;
