@@ -101,11 +101,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// Whatever the metadata is and however often packets go round, each goes where a scan of the flows sends it, in all
-    /// rounds, whether the caches know the packets or not.
+    /// rounds, whether the caches know the packets or not. Before each round come flows for one destination more, which match other fields.
     #[test]
     fn every_stage_finds_what_a_scan_finds(
         of_destination in prop::collection::vec(first(), 3),
-        of_stage in prop::collection::vec(prop::collection::vec(later(), 1..4), 3),
+        of_stage in prop::collection::vec(prop::collection::vec(prop::collection::vec(later(), 1..4), 3), 3),
         packets in prop::collection::vec((0..3u8, 0..4u8, 0..2u8), 1..80),
         caches in any::<bool>(),
     ) {
@@ -116,13 +116,18 @@ proptest! {
             for (n, first) in of_destination.iter().enumerate() {
                 flows.push(flow(port, 0, &[(Field::NwDst, n as u128)], first.actions()));
             }
-            for (stage, later) in of_stage.iter().enumerate() {
-                // Flows must not contradict each other: all flows of a stage match the same fields.
+        }
+        let copy = |f: &FlowSpec| FlowSpec { key: f.key.clone(), mask: f.mask.clone(), actions: f.actions.clone(), tag: Arc::new(()) };
+        let mut installed = 0;
+        for round in 0..5 {
+            let new = [p[0].0, p[1].0].into_iter().flat_map(|port| of_stage.iter().enumerate().map(move |of| (port, of)));
+            for (port, (stage, later)) in new.filter_map(|(port, (stage, all))| Some((port, (stage, all.get(round)?)))) {
+                // Flows must not contradict each other: all flows of a stage and destination match the same fields.
                 let fields: Vec<usize> = (0..METADATA.len()).filter(|f| later[0].0.iter().any(|m| m.0 == *f)).collect();
                 let with_source = later[0].1.is_some();
                 for (values, source, to, again) in later {
                     let value = |f: usize| values.iter().find(|m| m.0 == f).map_or(0, |m| m.1);
-                    let mut spec = flow(port, stage as u32 + 1, &[], vec![]);
+                    let mut spec = flow(port, stage as u32 + 1, &[(Field::NwDst, round as u128)], vec![]);
                     for &f in &fields {
                         spec.key.set(METADATA[f], value(f).into());
                         spec.mask.set_exact(METADATA[f]);
@@ -139,12 +144,10 @@ proptest! {
                     }
                 }
             }
-        }
-        let copy = |f: &FlowSpec| FlowSpec { key: f.key.clone(), mask: f.mask.clone(), actions: f.actions.clone(), tag: Arc::new(()) };
-        for flow in &flows {
-            dp.install(copy(flow)).unwrap();
-        }
-        for round in 0..3 {
+            for flow in &flows[installed..] {
+                dp.install(copy(flow)).unwrap();
+            }
+            installed = flows.len();
             let mut expected: Vec<(PortNo, Vec<u8>)> = Vec::new();
             for &(dst, src, port) in &packets {
                 let frame = udp(src.into(), dst.into(), 3, 4);
@@ -224,6 +227,36 @@ fn more_stages_than_lists() {
     for id in [1, many, many + 1] {
         dp.install(flow(p[0].0, id, &[(Field::NwDst, 2)], out())).unwrap();
         assert_eq!(sends(id), 1, "stage {id} again");
+    }
+}
+
+/// Flows of a stage come that look at more metadata, or at more of the headers: what was looked up before by a line that has metadata in
+/// other places must not be taken for it.
+#[test]
+fn lines_made_when_flows_looked_at_less_are_no_others() {
+    let later: [&[(Field, u128)]; 2] =
+        [&[(Field::PktMark, 1), (Field::SkbPriority, 0)], &[(Field::NwSrc, 1 << 16), (Field::SkbPriority, 0)]];
+    for more in later {
+        let (dp, _, p) = by_hand(Config::default(), 4);
+        // The packets of one source get what the first flow of the later stage is for, those of the other what the second one is for. Its
+        // address is where the priority was.
+        let first = |src, action| flow(p[0].0, 0, &[(Field::NwSrc, src)], vec![action, Action::Recirc(1)]);
+        dp.install(first(1, set(Field::SkbPriority, 1))).unwrap();
+        dp.install(first(1 << 16, set(Field::PktMark, 1))).unwrap();
+        let (one, two) = (udp(1, 9, 3, 4), udp(1 << 16, 9, 3, 4));
+        // Far from the metadata, so that what differs does not lie within few bytes.
+        let dl_dst = (Field::DlDst, 0x0200_0000_0002);
+        dp.install(flow(p[0].0, 1, &[dl_dst, (Field::SkbPriority, 1)], vec![Action::Output(p[1].0)])).unwrap();
+        let give = |frame: &[u8]| {
+            p[0].1.give(frame);
+            while dp.poll() > 0 {}
+        };
+        (0..3).for_each(|_| give(&one));
+        let fields = [&[dl_dst][..], more].concat();
+        dp.install(flow(p[0].0, 1, &fields, vec![Action::Output(p[2].0)])).unwrap();
+        (0..3).for_each(|_| give(&two));
+        (0..3).for_each(|_| give(&one));
+        assert_eq!((p[1].1.sent(), p[2].1.sent()), (6, 3), "{more:?}");
     }
 }
 

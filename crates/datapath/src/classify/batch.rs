@@ -145,7 +145,7 @@ pub fn classify<S: Simd>(
         }
         (leaders, unusual) = (scan.leaders | scan.unusual & !without_line, without_line);
         known = if is_on {
-            cache.find(simd, headers, leaders, probes, (flow_counters, list.plan.tracked.is_some()), found)
+            cache.find(simd, (headers, 0), leaders, probes, (flow_counters, list.plan.tracked.is_some()), found)
         } else {
             0
         };
@@ -181,7 +181,8 @@ pub fn classify_recirculated<S: Simd>(
     let cache = &mut caches.headers;
     let known = if list.plan.simple || cache.is_on() {
         let BatchMeta { headers, probes, found, .. } = meta;
-        cache.find(simd, headers, scan.leaders, probes, (table.arena.flow_counters(worker), false), found)
+        let salt = list.plan.metadata_salt;
+        cache.find(simd, (headers, salt), scan.leaders, probes, (table.arena.flow_counters(worker), false), found)
     } else {
         0
     };

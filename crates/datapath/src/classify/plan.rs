@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use packet::Mask;
 use packet::flow::block::Common;
 use packet::flow::extract::SimpleMark;
+use packet::flow::hash::Hasher;
 use packet::flow::outline::{Outline, OutlineKind, WORDS, Word};
 use packet::flow::template::{Layout, Template, WINDOW, WINDOW_WORDS, Window};
 use packet::flow::{Block, BlockId, Blocks, VLAN_PRESENT};
@@ -68,6 +69,10 @@ pub struct Plan {
     key_pattern: Option<Box<KeyPattern>>,
     /// The metadata that flows of a later stage match. It is part of the line.
     pub metadata: SmallVec<[MetadataBits; 4]>,
+    /// Part of the hashes of lines that have metadata: tells where in the line it is. Lines that were made when flows looked at other
+    /// metadata, or at more of the headers, have it in other places, and must not be taken for those of today. Headers need no such
+    /// thing: they are always in the same place.
+    pub metadata_salt: u64,
     /// Whether all flows of the port qualify for the simple match: they match nothing but a [`SimpleMark`].
     pub simple: bool,
     /// Where packets of the port are tracked: the bits of headers that are compared so that lines tell connections, and
@@ -299,6 +304,7 @@ impl Plan {
                 patterns.push(pattern);
             }
         }
+        let metadata_salt = metadata_salt(&patterns, &metadata);
         let is_of_port = metadata.is_empty();
         let key_pattern = if is_of_port { KeyPattern::new(list, union) } else { None };
         let outline_patterns = is_of_port.then(|| {
@@ -313,6 +319,7 @@ impl Plan {
             key_pattern: key_pattern.map(Box::new),
             simple: metadata.is_empty() && tracked.is_none() && is_simple(union),
             metadata,
+            metadata_salt,
             tracked,
             serial: next_serial(),
         }
@@ -326,6 +333,7 @@ impl Plan {
             outline_patterns: None,
             key_pattern: None,
             metadata: SmallVec::new(),
+            metadata_salt: 0,
             simple: false,
             tracked: None,
             serial: next_serial(),
@@ -471,6 +479,17 @@ pub(super) fn is_simple(union: &Mask) -> bool {
 
 /// The bits of the outer tag that a simple flow may match: VLAN id and presence.
 const SIMPLE_TCI: u16 = VLAN_PRESENT | 0x0fff;
+
+/// A hash of where the lines of these patterns have which metadata; zero where they have none. It need not be secret: no packet has a part in it.
+fn metadata_salt(patterns: &[Pattern], metadata: &[MetadataBits]) -> u64 {
+    if metadata.is_empty() {
+        return 0;
+    }
+    let hasher = Hasher::new([0; 2]);
+    let parts = metadata.iter().map(|part| [u64::from(part.number), 0]);
+    let places = patterns.iter().map(|pattern| [u64::from(Origin::of(&pattern.salt.0).0), pattern.metadata_at.into()]);
+    parts.chain(places).fold(0, |salt, words| hasher.pair([salt ^ words[0], words[1]], 1))
+}
 
 /// The serial number of a new plan.
 fn next_serial() -> u64 {

@@ -138,6 +138,7 @@ pub struct HeaderCache {
     last_line: Aligned,
     last_found: Found,
     last_epoch: u32,
+    last_salt: u64,
     secret: Aligned,
     hasher: Hasher,
     /// Evictions since the cache has grown.
@@ -304,6 +305,7 @@ impl HeaderCache {
             last_line: Aligned([0; 8]),
             last_found: Found::MISS,
             last_epoch: 0,
+            last_salt: 0,
             secret,
             hasher,
             evicted: 0,
@@ -366,13 +368,13 @@ impl HeaderCache {
         (self.last_line, self.last_found) = (Aligned([0; 8]), Found::MISS);
     }
 
-    /// Looks up the packets of `want` by their lines. Returns the set of hits. `is_tracked`: entries may lead to fused
-    /// connections.
+    /// Looks up the packets of `want` by their lines, whose plan has this [`metadata_salt`](crate::classify::plan::Plan::metadata_salt). Returns the set of hits.
+    /// `is_tracked`: entries may lead to fused connections.
     #[inline(always)]
     pub fn find<S: Simd>(
         &mut self,
         simd: S,
-        headers: &MaskedHeaders,
+        (headers, salt): (&MaskedHeaders, u64),
         want: u32,
         probes: &mut Probes,
         (flow_counters, is_tracked): (FlowCounters<'_>, bool),
@@ -382,15 +384,17 @@ impl HeaderCache {
         if want.is_power_of_two() {
             let i = want.trailing_zeros() as usize;
             let same = !simd.differs_at_all(simd.load(&headers.lines[i].0), simd.load(&self.last_line.0));
+            let same = same && salt == self.last_salt;
             if same && flow_counters.of(self.last_found.flow).epoch() == self.last_epoch {
                 found[i] = self.last_found;
                 return want;
             }
         }
-        let holds = self.find_any(simd, headers, want, probes, (flow_counters, is_tracked), found);
+        let holds = self.find_any(simd, (headers, salt), want, probes, (flow_counters, is_tracked), found);
         if holds.is_power_of_two() && holds == want {
             let i = want.trailing_zeros() as usize;
             (self.last_line, self.last_found, self.last_epoch) = (headers.lines[i], found[i], probes.at[i]);
+            self.last_salt = salt;
         }
         holds
     }
@@ -400,7 +404,7 @@ impl HeaderCache {
     fn find_any<S: Simd>(
         &self,
         simd: S,
-        headers: &MaskedHeaders,
+        (headers, salt): (&MaskedHeaders, u64),
         want: u32,
         probes: &mut Probes,
         (flow_counters, is_tracked): (FlowCounters<'_>, bool),
@@ -411,7 +415,7 @@ impl HeaderCache {
         // 1. Hash all lines; prefetch the sets.
         for i in bits(want) {
             let line = &headers.lines[i].0;
-            hashes[i] = view.hash(simd, line, Origin::of(line));
+            hashes[i] = view.hash(simd, line, Origin::of(line)) ^ salt;
             view.prefetch_set(hashes[i]);
         }
         // 2. Compare the tags; prefetch the entries, and what they may lead to.
@@ -447,7 +451,7 @@ impl HeaderCache {
         holds
     }
 
-    /// Whether it has an entry for a line that still holds, for who only wants to know.
+    /// Whether it has an entry for a line that still holds, for who only wants to know. The line is one without metadata.
     pub fn has(&self, line: &Line, flow_counters: FlowCounters<'_>) -> bool {
         let (view, origin) = (self.view(Portable), Origin::of(line));
         let hash = view.hash(Portable, line, origin);
