@@ -13,9 +13,11 @@ use conntrack::table::slot::Contents;
 use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
-use datapath::{Action, Config, Encapsulation, FlowId, FlowSpec, PortNo, Rewrite};
+use datapath::{Action, Config, Decapsulation, Encapsulation, FlowId, FlowSpec, PortNo, Rewrite};
 use packet::Field;
+use packet::flow::BlockId;
 use packet::wire::build;
+use ports::tunnel::TunnelPort;
 use proptest::prelude::*;
 use tunnel::header::{Header, Protocol};
 use tunnel::outer::{Outer, Prepared};
@@ -33,6 +35,8 @@ struct Event {
     data: u8,
     wrong: bool,
     tos: u8,
+    /// The other end of the tunnel that it comes from.
+    end: u8,
     /// Tenths of a second until then.
     after: u16,
     repeated: u8,
@@ -46,8 +50,9 @@ fn event() -> impl Strategy<Value = Event> {
         0..3u8,
     ));
     let after = prop_oneof![6 => Just(0u16), 2 => 0..20u16, 1 => 200..400u16];
-    (0..3u8, any::<bool>(), tcp, prop::bool::weighted(0.3), 0..9u8, prop::bool::weighted(0.1), 0..2u8, after, 1..4u8)
-        .prop_map(|(client, reply, tcp, v6, data, wrong, tos, after, repeated)| Event {
+    let common = (0..3u8, any::<bool>(), tcp, prop::bool::weighted(0.3), 0..9u8, prop::bool::weighted(0.1));
+    (common, 0..2u8, 0..2u8, after, 1..4u8).prop_map(
+        |((client, reply, tcp, v6, data, wrong), tos, end, after, repeated)| Event {
             client,
             reply,
             tcp,
@@ -55,9 +60,32 @@ fn event() -> impl Strategy<Value = Event> {
             data,
             wrong,
             tos: 4 * tos,
+            end,
             after,
             repeated,
-        })
+        },
+    )
+}
+
+/// The addresses of the other ends of tunnels, and what their option of Geneve says.
+const ENDS: [u8; 2] = [7, 8];
+
+/// The port that what leaves a tunnel comes in at: VXLAN for clients, Geneve with an option for servers.
+fn tunnel_port(reply: bool) -> PortNo {
+    PortNo(if reply { 6081 } else { 4789 })
+}
+
+/// A frame in a tunnel, as the underlay receives it.
+fn tunnelled(frame: &[u8], reply: bool, end: u8) -> Vec<u8> {
+    let end = ENDS[usize::from(end)];
+    let header = match reply {
+        false => vec![8, 0, 0, 0, 0, 0, 7, 0],
+        true => vec![2, 0, 0x65, 0x58, 0, 0, 7, 0, 0xff, 0xff, 1, 1, 0, 0, 0, end],
+    };
+    let datagram = build::udp(50_000, tunnel_port(reply).0 as u16, &[&header[..], frame].concat());
+    let (src, dst) = ([172, 31, 0, end].into(), [172, 31, 0, 1].into());
+    let packet = build::Ipv4 { src, dst, proto: 17, ..Default::default() }.packet(datagram);
+    build::ethernet([2; 6], [4; 6], &[], 0x0800, &packet)
 }
 
 /// Sequence numbers of both ends of each connection of TCP.
@@ -113,7 +141,7 @@ impl Event {
 }
 
 /// What flows do with packets that have been tracked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 struct Rules {
     nat: bool,
     zone: u16,
@@ -128,19 +156,16 @@ struct Rules {
     tos: bool,
     /// In the end, packets enter a tunnel.
     tunnel: bool,
+    /// In the beginning, they come out of one.
+    from_tunnel: bool,
+    /// In the end, they go different ways by where that tunnel comes from.
+    ends: bool,
 }
 
 fn rules() -> impl Strategy<Value = Rules> {
-    let bools = any::<[bool; 7]>();
-    (bools, 0..2u16).prop_map(|([nat, mark, commits_all, rewrites, thrice, tos, tunnel], zone)| Rules {
-        nat,
-        zone,
-        mark,
-        commits_all,
-        rewrites,
-        thrice,
-        tos,
-        tunnel,
+    let bools = any::<[bool; 9]>();
+    (bools, 0..2u16).prop_map(|([nat, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends], zone)| {
+        Rules { nat, zone, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends: ends && from_tunnel }
     })
 }
 
@@ -166,7 +191,22 @@ fn tunnel(port: PortNo) -> Action {
 /// Flows between the first two ports; the third one gets what is invalid.
 fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
     let (dp, _, p) = switch;
-    let [inside, outside, invalid] = [0, 1, 2].map(|port: usize| p[port].0);
+    let invalid = p[2].0;
+    let [inside, outside] = [false, true].map(|reply| {
+        if !rules.from_tunnel {
+            return p[usize::from(reply)].0;
+        }
+        let (name, kind, protocol) = match reply {
+            false => ("vxlan_sys_4789", "vxlan", Protocol::Vxlan { group_policy: false }),
+            true => ("genev_sys_6081", "geneve", Protocol::Geneve),
+        };
+        let port = dp.add_port(TunnelPort::new(name, kind)).unwrap();
+        assert_eq!(port, tunnel_port(reply));
+        let pop = Decapsulation { port, protocol, erspan: None };
+        dp.install(flow(p[usize::from(reply)].0, 0, &[], vec![Action::TunnelPop(pop)])).unwrap();
+        port
+    });
+    let sends_to = |port: PortNo| p[usize::from(port == outside)].0;
     let ct = |request: Request| Action::Ct(Arc::new(request));
     let look = Request { zone: rules.zone, nat: rules.nat.then_some(Translate::AsBefore), ..Request::default() };
     let commit = |v6: bool| {
@@ -178,6 +218,7 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
         ct(Request { zone: rules.zone, commit: true, nat, mark, ..Request::default() })
     };
     let to = |port: PortNo| {
+        let port = sends_to(port);
         let mut actions = Vec::new();
         if rules.rewrites {
             actions.push(Action::Set(Arc::new(Rewrite::field(Field::DlDst, 0x0600_0000_0001))));
@@ -219,6 +260,23 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
                 [&mut high.mask, &mut specs[last].mask].into_iter().for_each(|mask| mask.set_exact(Field::NwTos));
                 specs.push(high);
             }
+            if rules.ends {
+                // Those of the second end, told by the address of one tunnel, and by the option of the other one.
+                let one = &mut specs[last];
+                let (key, mask) = (one.key.clone(), one.mask.clone());
+                let mut other = FlowSpec { key, mask, actions: vec![Action::Output(invalid)], tag: Arc::new(()) };
+                for (spec, end) in [(one, ENDS[0]), (&mut other, ENDS[1])] {
+                    if port == inside {
+                        spec.key.set(Field::TunSrc, 0xac1f_0000 | u128::from(end));
+                        spec.mask.set_exact(Field::TunSrc);
+                    } else {
+                        let option = &mut spec.key.block_mut(BlockId::TunMeta0).0[..8];
+                        option.copy_from_slice(&[0xff, 0xff, 1, 1, 0, 0, 0, end]);
+                        spec.mask.0.block_mut(BlockId::TunMeta0).0[..8].fill(0xff);
+                    }
+                }
+                specs.push(other);
+            }
             specs.push(after(port, 2, dl_type, TRK | inv, mask, vec![Action::Output(invalid)]));
             let actions =
                 if port == inside || rules.commits_all { [vec![commit(v6)], to(other)].concat() } else { vec![] };
@@ -250,7 +308,10 @@ proptest! {
         let ids = [install(&short, rules), install(&long, rules)];
         let mut ends = Ends::default();
         for (n, event) in events.iter().enumerate() {
-            let frame = event.frame(&mut ends, rules.nat);
+            let mut frame = event.frame(&mut ends, rules.nat);
+            if rules.from_tunnel {
+                frame = tunnelled(&frame, event.reply, event.end);
+            }
             let port = usize::from(event.reply);
             let mut sent = Vec::new();
             for (switch, ids) in [&short, &long].into_iter().zip(&ids) {
@@ -296,21 +357,36 @@ proptest! {
 #[test]
 fn established_packets_take_the_short_way() {
     let cases = [(false, false, false), (true, false, false), (true, true, false), (false, true, true)];
-    for ((nat, tcp, v6), tunnel) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    let all = cases.into_iter().flat_map(|case| ways.map(|way| (case, way)));
+    for ((nat, tcp, v6), (tunnel, from_tunnel)) in all {
         let switch = by_hand(Config::default(), 3);
-        let rules =
-            Rules { nat, zone: 1, mark: true, commits_all: false, rewrites: true, thrice: false, tos: false, tunnel };
+        let rules = Rules {
+            nat,
+            zone: 1,
+            mark: true,
+            rewrites: true,
+            tunnel,
+            from_tunnel,
+            ends: from_tunnel,
+            ..Rules::default()
+        };
         install(&switch, rules);
         let (dp, _, p) = &switch;
         let mut ends = Ends::default();
         let mut give = |reply: bool, flags: u16, count: usize| {
             let tcp = tcp.then_some((flags, 0));
-            let event = Event { client: 0, reply, tcp, v6, data: 3, wrong: false, tos: 0, after: 0, repeated: 1 };
+            let event =
+                Event { client: 0, reply, tcp, v6, data: 3, wrong: false, tos: 0, end: 0, after: 0, repeated: 1 };
             for _ in 0..count {
-                p[usize::from(reply)].1.give(&event.frame(&mut ends, nat));
-                dp.poll();
+                let frame = event.frame(&mut ends, nat);
+                let frame = if from_tunnel { tunnelled(&frame, reply, 0) } else { frame };
+                p[usize::from(reply)].1.give(&frame);
+                while dp.poll() > 0 {}
             }
         };
+        // To leave a tunnel is a pass.
+        let passes = u64::from(from_tunnel);
         give(false, 0x02, 1);
         give(true, 0x12, 1);
         for _ in 0..2 {
@@ -320,11 +396,12 @@ fn established_packets_take_the_short_way() {
         let before = dp.stats().workers[0].recirculated;
         give(false, 0x10, 20);
         give(true, 0x10, 20);
-        assert_eq!(dp.stats().workers[0].recirculated, before, "nat {nat}, tcp {tcp}, v6 {v6}, tunnel {tunnel}");
+        let after = dp.stats().workers[0].recirculated;
+        assert_eq!(after, before + 40 * passes, "nat {nat}, tcp {tcp}, v6 {v6}, {tunnel}, {from_tunnel}");
         assert_eq!(p[2].1.sent(), 0);
         dp.conntrack().set_fusing(false);
         give(false, 0x10, 20);
-        assert_eq!(dp.stats().workers[0].recirculated, before + 20, "switched off");
+        assert_eq!(dp.stats().workers[0].recirculated, after + 20 * (1 + passes), "switched off");
     }
 }
 
@@ -333,23 +410,21 @@ fn established_packets_take_the_short_way() {
 fn unanswered_packets_take_the_short_way() {
     for tunnel in [false, true] {
         let switch = by_hand(Config::default(), 3);
-        install(
-            &switch,
-            Rules {
-                nat: true,
-                zone: 0,
-                mark: false,
-                commits_all: false,
-                rewrites: tunnel,
-                thrice: false,
-                tos: false,
-                tunnel,
-            },
-        );
+        install(&switch, Rules { nat: true, rewrites: tunnel, tunnel, ..Rules::default() });
         let (dp, _, p) = &switch;
         let tcp = None;
-        let event =
-            Event { client: 1, reply: false, tcp, v6: false, data: 3, wrong: false, tos: 0, after: 0, repeated: 1 };
+        let event = Event {
+            client: 1,
+            reply: false,
+            tcp,
+            v6: false,
+            data: 3,
+            wrong: false,
+            tos: 0,
+            end: 0,
+            after: 0,
+            repeated: 1,
+        };
         let give = |count: usize| {
             for _ in 0..count {
                 p[0].1.give(&event.frame(&mut Ends::default(), true));
@@ -368,22 +443,13 @@ fn unanswered_packets_take_the_short_way() {
 #[test]
 fn nothing_overtakes_a_packet_that_goes_the_long_way() {
     let switch = by_hand(Config::default(), 3);
-    let rules = Rules {
-        nat: false,
-        zone: 1,
-        mark: false,
-        commits_all: false,
-        rewrites: true,
-        thrice: false,
-        tos: false,
-        tunnel: false,
-    };
+    let rules = Rules { zone: 1, rewrites: true, ..Rules::default() };
     install(&switch, rules);
     let (dp, _, p) = &switch;
     let mut ends = Ends::default();
     let mut frame = |client, reply, flags, data| {
         let tcp = Some((flags, 0));
-        Event { client, reply, tcp, v6: false, data, wrong: false, tos: 0, after: 0, repeated: 1 }
+        Event { client, reply, tcp, v6: false, data, wrong: false, tos: 0, end: 0, after: 0, repeated: 1 }
             .frame(&mut ends, false)
     };
     for (reply, flags) in [(false, 0x02), (true, 0x12), (false, 0x10), (false, 0x10), (false, 0x10)] {

@@ -8,6 +8,7 @@ use common::{by_hand, flow, udp};
 use datapath::{Action, Config, DropReason, FlowSpec, PortNo, Rewrite};
 use packet::flow::extract::{VlanLimit, extract};
 use packet::{Field, Key, Packet};
+use ports::tunnel::TunnelPort;
 use proptest::prelude::*;
 
 /// Metadata that programs write here and flows of later stages match: in the common block of a key and in others.
@@ -306,4 +307,40 @@ fn metadata_that_comes_with_a_packet_stays_with_it() {
     dp.poll();
     assert_eq!(p[1].1.sent(), 20);
     assert_eq!(dp.stats().workers[0].drops.get(DropReason::UpcallError), 20);
+}
+
+/// What is zero for all packets that come out of a tunnel is no part of their lines. Packets of the same stage for which it is not, since somebody has
+/// injected them, are no others for it.
+#[test]
+fn injected_packets_are_not_taken_for_those_of_a_tunnel() {
+    let (dp, _, p) = by_hand(Config::default(), 4);
+    let port = dp.add_port(TunnelPort::new("vxlan_sys_4789", "vxlan")).unwrap();
+    let more = [(Field::PktMark, 5u128), (Field::SkbPriority, 5), (Field::CtMark, 5), (Field::TunId, 7 << 32 | 7)];
+    let wide: Vec<Field> = more.iter().map(|&(field, _)| field).collect();
+    let spec = |fields: &[(Field, u128)], to: usize| {
+        let mut spec = flow(port, 0, fields, vec![Action::Output(p[to].0)]);
+        wide.iter().for_each(|&field| spec.mask.set_exact(field));
+        spec
+    };
+    dp.install(spec(&[(Field::TunId, 7)], 1)).unwrap();
+    for (field, value) in more {
+        dp.install(spec(&[(Field::TunId, 7), (field, value)], 2)).unwrap();
+    }
+    let metadata = |fields: &[(Field, u128)]| {
+        let mut key = Key::new();
+        key.set(Field::InPortOxm, port.0.into());
+        fields.iter().for_each(|&(field, value)| key.set(field, value));
+        key
+    };
+    for _ in 0..4 {
+        for (field, value) in more {
+            for fields in [&[(Field::TunId, 7)][..], &[(Field::TunId, 7), (field, value)]] {
+                dp.execute(Packet::from_slice(&udp(1, 2, 3, 4)), &metadata(fields), &[Action::Recirc(0)]);
+                while dp.poll() > 0 {}
+            }
+        }
+    }
+    assert_eq!((p[1].1.sent(), p[2].1.sent()), (16, 16));
+    // Those that are like packets of the tunnel were found by their lines.
+    assert!(dp.stats().workers[0].exact_hits >= 15, "{:?}", dp.stats().workers[0]);
 }

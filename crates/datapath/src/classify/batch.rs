@@ -178,11 +178,12 @@ pub fn classify_recirculated<S: Simd>(
     let vlan_limit = meta.vlan_limit;
     let (metadata, headers, counted) = meta.parts_for_scan();
     let scan = rescan(simd, &list.plan, packets, metadata, counted, vlan_limit, headers);
-    let cache = &mut caches.headers;
+    let (cache, is_tracked) = (&mut caches.headers, list.plan.tracked.is_some());
+    meta.set_tracked(is_tracked, scan.leaders);
     let known = if list.plan.simple || cache.is_on() {
         let BatchMeta { headers, probes, found, .. } = meta;
-        let salt = list.plan.metadata_salt;
-        cache.find(simd, (headers, salt), scan.leaders, probes, (table.arena.flow_counters(worker), false), found)
+        let (salt, flow_counters) = (list.plan.metadata_salt, table.arena.flow_counters(worker));
+        cache.find(simd, (headers, salt), scan.leaders, probes, (flow_counters, is_tracked), found)
     } else {
         0
     };

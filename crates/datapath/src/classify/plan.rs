@@ -18,7 +18,7 @@ use packet::{Field, Key};
 use smallvec::SmallVec;
 
 use crate::classify::cpu::simd::Line;
-use crate::pipeline::metadata::half_words_of;
+use crate::pipeline::metadata::{TUNNEL_BLOCKS, half_words_of, half_words_of_tunnel};
 
 /// A line, aligned to a cache line.
 #[derive(Clone, Copy)]
@@ -39,8 +39,8 @@ pub struct Pattern {
     pub at: u32,
     /// Where the headers are.
     pub layout: Layout,
-    /// Offset in the line of the metadata of recirculated packets: behind the last header byte that matters.
-    pub metadata_at: u8,
+    /// Offsets in the line of the parts of the metadata of recirculated packets; [`NO_PLACE`] for those that lines do not have.
+    pub places: Places,
     /// Whether the line has all that tells a connection's direction, and that flows of later stages match: see
     /// [`Plan::tracked`].
     pub tells_connections: bool,
@@ -48,13 +48,52 @@ pub struct Pattern {
 
 const _: () = assert!(size_of::<Pattern>() == 256);
 
-/// Four bytes of metadata that flows of a later stage match.
+/// Offsets of parts of the metadata in a line.
+pub type Places = [u8; MAX_PARTS];
+
+/// How many parts of metadata a line has at most.
+pub const MAX_PARTS: usize = 11;
+
+/// The offset of what has no place in a line.
+pub const NO_PLACE: u8 = size_of::<Line>() as u8;
+
+/// The bytes of four of metadata that flows of a later stage match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetadataBits {
-    /// Their number, as in [`Metadata`](crate::pipeline::metadata::Metadata).
+pub struct MetadataPart {
+    /// The number of the four bytes, as in [`Metadata`](crate::pipeline::metadata::Metadata).
     pub number: u8,
+    /// How many of them lines have: from the first one with matched bits to the last one.
+    pub len: u8,
+    /// By how many bits they are rotated, so that the first one that lines have comes first in memory.
+    rotation: u8,
+    /// Whether flows of this stage match it, not only those of later ones.
+    is_own: bool,
     /// The bits that are matched.
     pub mask: u32,
+    /// The bits of what lies behind it in the line, in the four bytes where it is written.
+    behind: u32,
+}
+
+impl MetadataPart {
+    /// `mask`: not zero.
+    fn new(number: usize, mask: u32, is_own: bool) -> MetadataPart {
+        let has_bits = mask.to_ne_bytes().map(|bits| bits != 0);
+        let first = has_bits.iter().position(|&bits| bits).unwrap_or(0);
+        let len = has_bits.iter().rposition(|&bits| bits).map_or(0, |last| last + 1 - first);
+        let mut behind = [0xff; 4];
+        behind[..len].fill(0);
+        // The first byte in memory is the lowest one of a number, or the highest.
+        let bits = 8 * first as u8;
+        let rotation = if cfg!(target_endian = "little") { bits } else { (32 - bits) % 32 };
+        let behind = u32::from_ne_bytes(behind);
+        MetadataPart { number: number as u8, len: len as u8, rotation, is_own, mask, behind }
+    }
+
+    /// What is in a line where it is written: `value` is the four bytes of metadata, `before` what is there, both in memory order.
+    #[inline(always)]
+    pub fn written(&self, value: u32, before: u32) -> u32 {
+        (value & self.mask).rotate_right(self.rotation.into()) | before & self.behind
+    }
 }
 
 /// The patterns of a stage.
@@ -68,7 +107,10 @@ pub struct Plan {
     /// How lines are made of the keys of other packets without a pattern.
     key_pattern: Option<Box<KeyPattern>>,
     /// The metadata that flows of a later stage match. It is part of the line.
-    pub metadata: SmallVec<[MetadataBits; 4]>,
+    pub metadata: SmallVec<[MetadataPart; 4]>,
+    /// Whether packets are those that come out of a tunnel. Others of the stage, such as injected ones, may have metadata that lines do
+    /// not have.
+    pub is_of_tunnel: bool,
     /// Part of the hashes of lines that have metadata: tells where in the line it is. Lines that were made when flows looked at other
     /// metadata, or at more of the headers, have it in other places, and must not be taken for those of today. Headers need no such
     /// thing: they are always in the same place.
@@ -248,14 +290,52 @@ fn bytes_of(words: &[u64; WINDOW_WORDS]) -> [u8; WINDOW] {
     zerocopy::transmute!(*words)
 }
 
-/// Offset of the core in the lines of a window that have so many bytes of metadata from `metadata_at` on.
-fn core_of(window: &Window, metadata_at: usize, metadata: usize) -> Option<usize> {
-    let (mask, fixed) = (bytes_of(&window.mask), bytes_of(&window.fixed));
-    let is_metadata = |i: usize| (metadata_at..metadata_at + metadata).contains(&i);
-    let varies = |&i: &usize| mask[i] & !fixed[i] != 0 || is_metadata(i);
+/// Offset of the core in the lines of a window that have metadata where `has_metadata` says so.
+fn core_of(window: &Window, has_metadata: &[bool; WINDOW]) -> Option<usize> {
+    let occupied = occupied_of(window);
+    let varies = |&i: &usize| occupied[i] || has_metadata[i];
     let first = (0..WINDOW).find(varies).unwrap_or(0).min(WINDOW - CORE);
     let last = (0..WINDOW).rev().find(varies).unwrap_or(0);
     (last < first + CORE).then_some(first)
+}
+
+/// Which bytes of a window's lines differ between frames.
+fn occupied_of(window: &Window) -> [bool; WINDOW] {
+    let (mask, fixed) = (bytes_of(&window.mask), bytes_of(&window.fixed));
+    std::array::from_fn(|i| mask[i] & !fixed[i] != 0)
+}
+
+/// Where lines of a window have metadata: these parts of it, with their numbers. Right behind the headers, so that what differs lies close
+/// together; where there is no room for it, wherever no byte of the headers differs between frames. `None` where there is no room for that either.
+fn places_of(window: &Window, parts: &[(usize, MetadataPart)]) -> Option<(Places, [bool; WINDOW])> {
+    let (mut places, mut has_metadata) = ([NO_PLACE; MAX_PARTS], [false; WINDOW]);
+    let mut put = |number: usize, part: &MetadataPart, at: usize| -> Option<()> {
+        *places.get_mut(number)? = at as u8;
+        has_metadata.get_mut(at..)?.get_mut(..part.len.into())?.fill(true);
+        Some(())
+    };
+    let behind = bytes_of(&window.mask).iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
+    let bytes: usize = parts.iter().map(|(_, part)| usize::from(part.len)).sum();
+    if behind + bytes <= WINDOW {
+        let mut at = behind;
+        for (number, part) in parts {
+            put(*number, part, at)?;
+            at += usize::from(part.len);
+        }
+        return Some((places, has_metadata));
+    }
+    let mut free = occupied_of(window).map(|is_occupied| !is_occupied);
+    let mut largest_first: SmallVec<[_; MAX_PARTS]> = parts.iter().collect();
+    largest_first.sort_by_key(|(_, part)| std::cmp::Reverse(part.len));
+    for (number, part) in largest_first {
+        // The smallest gap that it fits in.
+        let gaps = (0..WINDOW).filter(|&i| free[i] && (i == 0 || !free[i - 1]));
+        let sized = gaps.map(|at| (free[at..].iter().take_while(|&&is_free| is_free).count(), at));
+        let (_, at) = sized.filter(|&(size, _)| size >= part.len.into()).min()?;
+        free[at..][..part.len.into()].fill(false);
+        put(*number, part, at)?;
+    }
+    Some((places, has_metadata))
 }
 
 impl Plan {
@@ -268,38 +348,41 @@ impl Plan {
     /// As [`new`](Plan::new), for a port whose packets are tracked: lines also tell the directions of connections, and
     /// what `later` has, the bits of headers that flows of later stages match.
     pub fn of_tracked(list: u16, union: &Mask, later: &Mask) -> Plan {
-        let mut tracked = union.clone();
-        tracked.union(later);
-        for field in [Field::NwSrc, Field::NwDst, Field::NwProto, Field::Ipv6Src, Field::Ipv6Dst] {
-            tracked.set_exact(field);
-        }
-        [Field::TcpSrc, Field::TcpDst].into_iter().for_each(|field| tracked.set_exact(field));
-        Plan::with_metadata(list, union, SmallVec::new(), Some(Box::new(tracked)))
+        Plan::with_metadata(list, union, SmallVec::new(), Some(tracked(union, later)))
     }
 
     /// As [`new`](Plan::new), for recirculated packets. Their metadata is part of the line, except for the input port
     /// and the recirculation id, which all of them have in common.
     pub fn of_later_stage(list: u16, union: &Mask) -> Plan {
-        let bits = half_words_of(union).map(|(number, mask)| MetadataBits { number: number as u8, mask });
-        Plan::with_metadata(list, union, bits.collect(), None)
+        let parts = half_words_of(union).map(|(number, mask)| MetadataPart::new(number, mask, true));
+        Plan::with_metadata(list, union, parts.collect(), None)
+    }
+
+    /// As [`of_later_stage`](Plan::of_later_stage), for packets that come out of a tunnel, which have no other metadata than that of the tunnel. If they
+    /// are tracked, `later` is what flows of later stages match of headers and of that metadata: see [`of_tracked`](Plan::of_tracked).
+    pub fn of_tunnel(list: u16, union: &Mask, later: Option<&Mask>) -> Plan {
+        let tracked = later.map(|later| tracked(union, later));
+        let own: SmallVec<[_; MAX_PARTS]> = half_words_of_tunnel(union).map(|(number, _)| number).collect();
+        let all = half_words_of_tunnel(tracked.as_deref().unwrap_or(union));
+        let parts = all.map(|(number, mask)| MetadataPart::new(number, mask, own.contains(&number)));
+        Plan { is_of_tunnel: true, ..Plan::with_metadata(list, union, parts.collect(), tracked) }
     }
 
     fn with_metadata(
         list: u16,
         union: &Mask,
-        metadata: SmallVec<[MetadataBits; 4]>,
+        metadata: SmallVec<[MetadataPart; 4]>,
         tracked: Option<Box<Mask>>,
     ) -> Plan {
+        let all: SmallVec<[_; MAX_PARTS]> = metadata.iter().copied().enumerate().collect();
+        let own: SmallVec<[_; MAX_PARTS]> = all.iter().copied().filter(|(_, part)| part.is_own).collect();
         let (mut patterns, mut by_template) = (vec![NO_PATTERN], [0; 256]);
         for template in Template::all() {
-            let pattern = |mask: &Mask, tells_connections| {
-                let pattern = Pattern::new(list, template, &template.window(mask)?, metadata.len())?;
-                Some(Pattern { tells_connections, ..pattern })
-            };
+            let pattern = |mask: &Mask, parts: &[_]| Pattern::new(list, template, &template.window(mask)?, parts);
             // Where the line has no room for all of it, connections are not told apart.
             let tracked = tracked.as_deref().filter(|_| template.has_ports());
-            let pattern = tracked.and_then(|mask| pattern(mask, true)).or_else(|| pattern(union, false));
-            if let Some(pattern) = pattern {
+            let tells = |mask: &Mask| Some(Pattern { tells_connections: true, ..pattern(mask, &all)? });
+            if let Some(pattern) = tracked.and_then(tells).or_else(|| pattern(union, &own)) {
                 by_template[template.number()] = patterns.len() as u8;
                 patterns.push(pattern);
             }
@@ -319,6 +402,7 @@ impl Plan {
             key_pattern: key_pattern.map(Box::new),
             simple: metadata.is_empty() && tracked.is_none() && is_simple(union),
             metadata,
+            is_of_tunnel: false,
             metadata_salt,
             tracked,
             serial: next_serial(),
@@ -333,6 +417,7 @@ impl Plan {
             outline_patterns: None,
             key_pattern: None,
             metadata: SmallVec::new(),
+            is_of_tunnel: false,
             metadata_salt: 0,
             simple: false,
             tracked: None,
@@ -413,7 +498,7 @@ pub const NO_PATTERN: Pattern = Pattern {
     salt: Aligned(Origin(Origin::NO_CORE).line()),
     at: 0,
     layout: Template::NO_LAYOUT,
-    metadata_at: 0,
+    places: [NO_PLACE; MAX_PARTS],
     tells_connections: false,
 };
 
@@ -439,14 +524,10 @@ fn key_word(key: &Key, number: u8) -> u64 {
 }
 
 impl Pattern {
-    /// `None` where the line has no room for the metadata.
-    fn new(list: u16, template: Template, window: &Window, metadata: usize) -> Option<Pattern> {
-        let metadata_at = (0..WINDOW).rev().find(|&i| bytes_of(&window.mask)[i] != 0).map_or(0, |last| last + 1);
-        let bytes = metadata * size_of::<u32>();
-        if metadata_at + bytes > WINDOW {
-            return None;
-        }
-        let core = core_of(window, metadata_at, bytes);
+    /// `None` where the line has no room for these parts of the metadata.
+    fn new(list: u16, template: Template, window: &Window, parts: &[(usize, MetadataPart)]) -> Option<Pattern> {
+        let (places, has_metadata) = places_of(window, parts)?;
+        let core = core_of(window, &has_metadata);
         let line = |words: &[u64; WINDOW_WORDS]| {
             let mut line = [0; 8];
             line[..WINDOW_WORDS].copy_from_slice(words);
@@ -458,7 +539,7 @@ impl Pattern {
             salt: Aligned(Origin::new(list, template.number(), window.at, core).line()),
             at: window.at,
             layout: window.layout,
-            metadata_at: metadata_at as u8,
+            places,
             tells_connections: false,
         })
     }
@@ -480,14 +561,29 @@ pub(super) fn is_simple(union: &Mask) -> bool {
 /// The bits of the outer tag that a simple flow may match: VLAN id and presence.
 const SIMPLE_TCI: u16 = VLAN_PRESENT | 0x0fff;
 
+/// What lines tell of packets that are tracked, whose flows match `union`, and those of later stages `later`.
+fn tracked(union: &Mask, later: &Mask) -> Box<Mask> {
+    let mut tracked = union.clone();
+    tracked.union(later);
+    for field in [Field::NwSrc, Field::NwDst, Field::NwProto, Field::Ipv6Src, Field::Ipv6Dst] {
+        tracked.set_exact(field);
+    }
+    [Field::TcpSrc, Field::TcpDst].into_iter().for_each(|field| tracked.set_exact(field));
+    Box::new(tracked)
+}
+
 /// A hash of where the lines of these patterns have which metadata; zero where they have none. It need not be secret: no packet has a part in it.
-fn metadata_salt(patterns: &[Pattern], metadata: &[MetadataBits]) -> u64 {
+fn metadata_salt(patterns: &[Pattern], metadata: &[MetadataPart]) -> u64 {
     if metadata.is_empty() {
         return 0;
     }
     let hasher = Hasher::new([0; 2]);
-    let parts = metadata.iter().map(|part| [u64::from(part.number), 0]);
-    let places = patterns.iter().map(|pattern| [u64::from(Origin::of(&pattern.salt.0).0), pattern.metadata_at.into()]);
+    let parts = metadata
+        .iter()
+        .map(|part| [part.number, part.len, part.rotation].map(u64::from))
+        .map(|[a, b, c]| [a, b << 8 | c]);
+    let origin = |pattern: &Pattern| u64::from(Origin::of(&pattern.salt.0).0);
+    let places = patterns.iter().flat_map(|pattern| pattern.places.map(|place| [origin(pattern), place.into()]));
     parts.chain(places).fold(0, |salt, words| hasher.pair([salt ^ words[0], words[1]], 1))
 }
 
@@ -497,19 +593,21 @@ fn next_serial() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// The part of a mask that is about headers of frames, not about metadata.
-pub fn of_headers(mask: &Mask) -> Mask {
-    let mut headers = mask.clone();
-    headers.0.keep(FRAME_BLOCKS.into_iter().fold(Blocks::COMMON, Blocks::with));
-    headers.0.common_words_mut()[COMMON_WORDS..].fill(0);
-    headers
+/// The part of a mask that is about what a port receives: headers of frames, and what those of a tunnel said about a packet. Not about metadata that
+/// only the switch makes.
+pub fn of_received(mask: &Mask) -> Mask {
+    let mut received = mask.clone();
+    received.0.keep(FRAME_BLOCKS.into_iter().chain(TUNNEL_BLOCKS).fold(Blocks::COMMON, Blocks::with));
+    received.0.common_words_mut()[COMMON_WORDS..].fill(0);
+    received
 }
 
-/// Whether `mask` has all bits that another mask has of a block, as far as it is about headers of frames.
-pub fn covers_headers(mask: &Mask, id: BlockId, bits: &Block) -> bool {
+/// Whether `mask` has all bits that another mask has of a block, as far as it is about what a port receives.
+pub fn covers_received(mask: &Mask, id: BlockId, bits: &Block) -> bool {
     let words = if id == BlockId::Common { COMMON_WORDS } else { BLOCK_WORDS };
     let known = mask.0.block(id).words();
-    !FRAME_BLOCKS.contains(&id) || bits.words()[..words].iter().zip(known).all(|(bits, known)| bits & !known == 0)
+    let is_received = FRAME_BLOCKS.contains(&id) || TUNNEL_BLOCKS.contains(&id);
+    !is_received || bits.words()[..words].iter().zip(known).all(|(bits, known)| bits & !known == 0)
 }
 
 /// Writes a mark into a key that is reset to its metadata. That is enough to look up a simple flow.
@@ -526,6 +624,8 @@ const _: () = assert!(std::mem::offset_of!(Common, in_port) % 8 == 0 && size_of:
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn mask(fields: &[(Field, u128)]) -> Mask {
@@ -586,6 +686,58 @@ mod tests {
         assert!(a.1[of_udp] != c.1[of_udp] && b.1[of_udp] != c.1[of_udp]);
         // Both addresses of IPv4 are in one word.
         assert_eq!(a.1, b.1);
+    }
+
+    proptest! {
+        /// Metadata takes no byte of a line that headers or other metadata need. Lines that tell connections have all of it, others what flows of
+        /// their own stage match.
+        #[test]
+        fn metadata_has_a_place_of_its_own(
+            headers: [u16; 2], tunnel in prop::collection::vec((0..5usize, any::<u32>()), 0..6), later in 0..6usize,
+        ) {
+            let fields = [Field::TunId, Field::TunSrc, Field::TunDst, Field::TunFlags, Field::TunIpv6Src];
+            let mut masks = headers.map(|headers| Mask::clone(&crate::classify::frame_tests::mask(headers)));
+            for (i, &(field, bits)) in tunnel.iter().enumerate() {
+                masks[usize::from(i >= later)].add(fields[field], bits.into());
+            }
+            let [union, later] = masks;
+            let plan = Plan::of_tunnel(40_000, &union, Some(&later));
+            let tracked = plan.tracked.as_deref().unwrap();
+            for template in Template::all() {
+                let Some(pattern) = plan.pattern(template) else { continue };
+                let mask = if pattern.tells_connections { tracked } else { &union };
+                let mut taken = occupied_of(&template.window(mask).unwrap());
+                for (part, place) in plan.metadata.iter().zip(pattern.places) {
+                    prop_assert_eq!(place != NO_PLACE, pattern.tells_connections || part.is_own);
+                    if place != NO_PLACE {
+                        let bytes = &mut taken[place.into()..(place + part.len).into()];
+                        prop_assert!(bytes.iter().all(|&is| !is), "{:?}", pattern.places);
+                        bytes.fill(true);
+                    }
+                }
+                let origin = Origin::of(&pattern.salt.0);
+                if origin.has_core() {
+                    let core = origin.core_begin() as usize;
+                    let is_outside = |(at, &is): (usize, &bool)| is && !(core..core + CORE).contains(&at);
+                    prop_assert!(!taken.iter().enumerate().any(is_outside), "what differs lies in the core");
+                }
+            }
+        }
+    }
+
+    /// Both addresses of Ethernet and the five-tuple over IPv4 leave room for what tells a tunnel's other end: in the place of the Ethernet type and
+    /// of lengths, and behind the ports.
+    #[test]
+    fn lines_have_room_for_a_tunnel() {
+        let mut union = Mask::wildcard();
+        for field in [Field::DlSrc, Field::DlDst, Field::TunId, Field::TunSrc, Field::TunDst, Field::TunFlags] {
+            union.set_exact(field);
+        }
+        let plan = Plan::of_tunnel(40_000, &union, Some(&Mask::wildcard()));
+        let telling = |template: &Template| plan.pattern(*template).is_some_and(|pattern| pattern.tells_connections);
+        assert_eq!(plan.metadata.len(), 4);
+        // UDP and TCP, whatever their tags.
+        assert_eq!(Template::all().filter(telling).count(), 8);
     }
 
     #[test]

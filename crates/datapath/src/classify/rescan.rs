@@ -10,7 +10,7 @@ use packet::flow::extract::VlanLimit;
 use packet::flow::template::Template;
 use packet::{BATCH_SIZE, Packet};
 
-use super::plan::{Pattern, Plan};
+use super::plan::{MAX_PARTS, NO_PATTERN, Pattern, Plan};
 use super::scan::{AHEAD, MaskedHeaders, Scan, copied, fitting};
 use super::{bits, prefetch};
 use crate::classify::cpu::simd::Simd;
@@ -33,7 +33,7 @@ pub fn rescan<S: Simd>(
     let (mut mask, mut parse, mut salt, mut before) = (nothing, nothing, nothing, nothing);
     // The present run: its first packet, bytes and flags.
     let (mut first, mut bytes, mut flags) = (0, 0, 0);
-    let (mut longest, mut metadata_at) = (0, [0; BATCH_SIZE]);
+    let (mut longest, mut places) = (0, [&NO_PATTERN.places; BATCH_SIZE]);
     let count = packets.len().min(BATCH_SIZE);
     // 1. The headers.
     'packets: for i in 0..count {
@@ -46,8 +46,8 @@ pub fn rescan<S: Simd>(
         let (line, own);
         'run: {
             // Only Ethernet frames have a template.
-            let is_ethernet = metadata.is_ethernet(i);
-            if is_ethernet
+            let has_template = if plan.is_of_tunnel { metadata.is_out_of_tunnel(i) } else { metadata.is_ethernet(i) };
+            if has_template
                 && let Some(pattern) = pattern
                 && let Some(bytes_of) = packet.line(pattern.at as usize)
             {
@@ -62,12 +62,12 @@ pub fn rescan<S: Simd>(
                         continue 'packets;
                     }
                     (line, own) = (Some(masked), fitting);
-                    metadata_at[i] = pattern.metadata_at;
+                    places[i] = &pattern.places;
                     break 'run;
                 }
             }
             pattern = Template::of(packet.data(), vlan_limit)
-                .filter(|_| is_ethernet)
+                .filter(|_| has_template)
                 .and_then(|template| plan.pattern(template));
             if let Some(found) = pattern
                 && let Some(fitting) = fitting::<false>(&found.layout, packet)
@@ -78,7 +78,7 @@ pub fn rescan<S: Simd>(
                     None => simd.load_bytes(&copied(packet.data(), found.at as usize)),
                 };
                 (line, own) = (Some(simd.select(bytes_of, mask, salt)), fitting);
-                metadata_at[i] = found.metadata_at;
+                places[i] = &found.places;
                 break 'run;
             }
             pattern = None;
@@ -100,12 +100,12 @@ pub fn rescan<S: Simd>(
     headers.longest = longest;
     // 2. The metadata of the leaders, of all of them one after the other: what is the same for all is done once, and no line is read
     //    soon after a part of it was written, for which the processor would have to wait.
-    for (part, behind) in plan.metadata.iter().zip((0..).step_by(4)) {
+    for (number, part) in plan.metadata.iter().enumerate().take(MAX_PARTS) {
         metadata.each_half_word(part.number.into(), bits(scan.leaders), |i, value| {
             let line: &mut [u8; 64] = zerocopy::transmute_mut!(&mut headers.lines[i].0);
-            let at = usize::from(metadata_at[i]) + behind;
+            let at = usize::from(places[i][number]);
             if let Some(place) = line.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut::<4>()) {
-                *place = (value & part.mask).to_ne_bytes();
+                *place = part.written(value, u32::from_ne_bytes(*place)).to_ne_bytes();
             }
         });
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::classify::cpu::{Leveled, at_every};
     use crate::classify::frame_tests::{frame, mask};
-    use crate::classify::plan::Aligned;
+    use crate::classify::plan::{Aligned, NO_PLACE};
 
     /// Metadata that flows may match, and some that they don't.
     const FIELDS: [Field; 6] =
@@ -157,7 +157,8 @@ mod tests {
         /// The line and the flags of a packet, by itself.
         fn line_of(&self, i: usize) -> Option<([u64; 8], u16)> {
             let (packet, metadata) = (&self.packets[i], self.metadata);
-            let template = Template::of(packet.data(), VlanLimit::default()).filter(|_| metadata.is_ethernet(i))?;
+            let fits = if self.plan.is_of_tunnel { metadata.is_out_of_tunnel(i) } else { metadata.is_ethernet(i) };
+            let template = Template::of(packet.data(), VlanLimit::default()).filter(|_| fits)?;
             let pattern = self.plan.pattern(template)?;
             let flags = fitting::<true>(&pattern.layout, packet)?;
             let bytes = copied(packet.data(), pattern.at as usize);
@@ -165,8 +166,12 @@ mod tests {
             let word = |k: usize| u64::from_ne_bytes(words[k]) & pattern.mask.0[k] | pattern.salt.0[k];
             let mut line: [u8; 64] = zerocopy::transmute!(std::array::from_fn::<u64, 8, _>(word));
             for (k, part) in self.plan.metadata.iter().enumerate() {
-                let value = metadata.half_word(i, part.number.into()) & part.mask;
-                line[usize::from(pattern.metadata_at) + 4 * k..][..4].copy_from_slice(&value.to_ne_bytes());
+                let value = (metadata.half_word(i, part.number.into()) & part.mask).to_ne_bytes();
+                let first = part.mask.to_ne_bytes().iter().position(|&bits| bits != 0).unwrap();
+                if pattern.places[k] != NO_PLACE {
+                    let place = &mut line[usize::from(pattern.places[k])..][..usize::from(part.len)];
+                    place.copy_from_slice(&value[first..][..usize::from(part.len)]);
+                }
             }
             Some((zerocopy::transmute!(line), flags))
         }
@@ -212,12 +217,18 @@ mod tests {
             values in prop::collection::vec(any::<[bool; 6]>(), 1..4),
             packets in prop::collection::vec(any::<(u8, u8, bool)>(), 1..=BATCH_SIZE),
             matched: (u16, [bool; 6]),
+            later: Option<(u16, [bool; 6])>,
+            of_tunnel: bool,
         ) {
-            let mut union = mask(matched.0);
-            let fields = FIELDS.into_iter().zip(matched.1);
-            fields.filter(|&(field, is_matched)| is_matched && field != Field::PacketType)
-                .for_each(|(field, _)| union.set_exact(field));
-            let plan = Plan::of_later_stage(7, &Mask::clone(&union));
+            let union = |(headers, fields): (u16, [bool; 6])| {
+                let mut union = mask(headers);
+                let matched = FIELDS.into_iter().zip(fields).filter(|&(field, is)| is && field != Field::PacketType);
+                matched.for_each(|(field, _)| union.set_exact(field));
+                Mask::clone(&union)
+            };
+            let (union, later) = (union(matched), later.map(union));
+            let plan =
+                if of_tunnel { Plan::of_tunnel(7, &union, later.as_ref()) } else { Plan::of_later_stage(7, &union) };
             let (mut metadata, mut counted, mut all) = (Metadata::default(), 0, Vec::new());
             for (i, &(f, v, is_counted)) in packets.iter().enumerate() {
                 let mut key = Key::new();

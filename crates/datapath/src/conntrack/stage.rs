@@ -109,8 +109,7 @@ impl Executor {
         }
         let stage = meta.stage();
         let before = meta.trails().get(i).cloned();
-        let is_first = meta.metadata().is_none() && self.conntrack.is_fusing();
-        let begins = if is_first { ends.begins(meta, i) } else { None };
+        let begins = if self.conntrack.is_fusing() { ends.begins(meta, i) } else { None };
         let (line, hash) = (meta.headers.lines[i], meta.probes.hash_of(i));
         let mut view = KeyView::new(&mut meta.keys[i], meta.layers[i]);
         let is_tcp = view.key.common().nw_proto == ip_proto::TCP;

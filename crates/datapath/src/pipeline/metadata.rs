@@ -14,6 +14,10 @@ use crate::port_no::PortNo;
 pub const CARRIED_BLOCKS: [BlockId; 6] =
     [BlockId::Ct, BlockId::Tunnel, BlockId::TunMeta0, BlockId::TunMeta1, BlockId::TunMeta2, BlockId::TunMeta3];
 
+/// Those of them that say what the headers of a tunnel said.
+pub const TUNNEL_BLOCKS: [BlockId; 5] =
+    [BlockId::Tunnel, BlockId::TunMeta0, BlockId::TunMeta1, BlockId::TunMeta2, BlockId::TunMeta3];
+
 /// Where metadata begins in the common block, in words.
 const FIRST_WORD: usize = std::mem::offset_of!(packet::flow::block::Common, in_port) / 8;
 const COMMON_WORDS: usize = 8 - FIRST_WORD;
@@ -57,6 +61,9 @@ pub struct TunnelOptions {
 
 /// Bytes of the blocks that options lie in: as they were on the wire, and their length in the last byte.
 const OPTIONS: usize = 256;
+/// The upper half of a tunnel's number, in its block, in half words.
+const TUN_ID: usize = std::mem::offset_of!(block::Tunnel, tun_id) / 4;
+
 /// The places of a tunnel's block, and of the first block of options.
 const TUNNEL: usize = 1;
 const FIRST_OPTIONS: usize = 2;
@@ -256,6 +263,17 @@ impl Metadata {
         self.packet_type(i) == 0
     }
 
+    /// Whether a packet is an Ethernet frame that has just come out of a tunnel: it has no metadata but the tunnel's, and the upper half of that one's number
+    /// is zero, as that of each tunnel is whose headers are read.
+    #[inline(always)]
+    pub fn is_out_of_tunnel(&self, i: usize) -> bool {
+        let Some(blocks) = &self.blocks else { return false };
+        let others = self.common[i][1..].iter().fold(0, |others, word| others | word);
+        let upper = half(blocks[i][TUNNEL].words()[TUN_ID / 2], TUN_ID);
+        let present = self.present[i];
+        others == 0 && upper == 0 && present.has(BlockId::Tunnel) && !present.has(BlockId::Ct)
+    }
+
     #[inline(always)]
     fn packet_type(&self, i: usize) -> u32 {
         u32::from_be(half(self.common[i][PACKET_TYPE / 2], PACKET_TYPE))
@@ -346,6 +364,13 @@ pub fn half_words_of(mask: &packet::Mask) -> impl Iterator<Item = (usize, u32)> 
         };
         (bits != 0).then_some((number, bits))
     })
+}
+
+/// As [`half_words_of`], for packets that have just come out of a tunnel: without what is zero for all of these
+/// ([`Metadata::is_out_of_tunnel`]).
+pub fn half_words_of_tunnel(mask: &packet::Mask) -> impl Iterator<Item = (usize, u32)> + '_ {
+    let of_tunnel = 2 * COMMON_WORDS + TUNNEL * BLOCK_HALF_WORDS;
+    half_words_of(mask).filter(move |&(number, _)| number >= of_tunnel && number != of_tunnel + TUN_ID)
 }
 
 /// The metadata of a single packet: one that waits for earlier ones of its connection, or that the management

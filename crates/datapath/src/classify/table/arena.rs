@@ -24,7 +24,7 @@ use super::flow_ref::{CHUNK, CHUNK_BITS, FlowRef};
 use super::shape::Shape;
 use crate::action::PortNo;
 use crate::actions::program::Program;
-use crate::classify::plan::covers_headers;
+use crate::classify::plan::covers_received;
 use crate::classify::table::flow_counters::{FlowCounters, WorkerFlowCounters};
 use crate::drop::DropReason;
 use crate::sync::rcu::{Domain, Guard};
@@ -72,9 +72,9 @@ impl<'a> Live<'a> {
         self.shape.matches(self.key, key)
     }
 
-    /// Whether it matches no bit of frames' headers that `mask` does not have.
+    /// Whether it matches no bit of what ports receive that `mask` does not have: of headers, and of what those of tunnels said.
     pub fn is_within(&self, mask: &Mask) -> bool {
-        self.shape.blocks().all(|(id, bits)| covers_headers(mask, id, bits))
+        self.shape.blocks().all(|(id, bits)| covers_received(mask, id, bits))
     }
 
     /// Its actions.

@@ -26,7 +26,7 @@ use super::subtable::Subtable;
 use crate::action::{Action, PortNo};
 use crate::actions::program::Program;
 use crate::classify::bits;
-use crate::classify::plan::{Plan, covers_headers, of_headers};
+use crate::classify::plan::{Plan, covers_received, of_received};
 use crate::classify::table::flow_counters::COUNTERS_BYTES;
 use crate::classify::table::masks::{ListFlows, Member, PortFlows};
 use crate::classify::table::stages::{FreeLists, LISTS, MAX_PORTS, Stages, list_index};
@@ -455,12 +455,13 @@ impl Table {
             return;
         }
         self.publish(list, of_list, of_port.tracked.as_deref());
-        // Lines of the port's own list tell what flows of later stages match.
-        if let Some(tracked) = of_port.tracked.as_deref_mut().filter(|_| self.stages.is_later(stage))
-            && !subtable.mask.blocks().iter().all(|id| covers_headers(tracked, id, subtable.mask.0.block(id)))
+        // Lines of the list for what the port receives tell what flows of later stages match.
+        let is_recirculated = stage.recirc_id != 0 && self.stages.is_later(stage);
+        if let Some(tracked) = of_port.tracked.as_deref_mut().filter(|_| is_recirculated)
+            && !subtable.mask.blocks().iter().all(|id| covers_received(tracked, id, subtable.mask.0.block(id)))
         {
-            tracked.union(&of_headers(&subtable.mask));
-            let own = list_index(stage.in_port);
+            tracked.union(&of_received(&subtable.mask));
+            let own = self.receiving_list(stage.in_port);
             if let Some(of_list) = lists.get(&own) {
                 self.publish(own, of_list, Some(tracked));
             }
@@ -470,15 +471,22 @@ impl Table {
     /// Notes that packets of a port are tracked.
     pub(super) fn track_port(&self, writer: &mut Writer, in_port: PortNo) {
         let Writer { lists, ports, .. } = writer;
-        let own = list_index(in_port);
-        let Some(of_port) = ports.get_mut(&own).filter(|port| port.tracked.is_none()) else { return };
+        let own = self.receiving_list(in_port);
+        let Some(of_port) = ports.get_mut(&list_index(in_port)).filter(|port| port.tracked.is_none()) else { return };
         let mut tracked = Mask::wildcard();
         let later = of_port.lists.iter().filter(|&&list| list != own).filter_map(|list| lists.get(list));
-        later.flat_map(|list| &list.members).for_each(|member| tracked.union(&of_headers(&member.subtable.mask)));
+        later.flat_map(|list| &list.members).for_each(|member| tracked.union(&of_received(&member.subtable.mask)));
         if let Some(of_list) = lists.get(&own) {
             self.publish(own, of_list, Some(&tracked));
         }
         of_port.tracked = Some(Box::new(tracked));
+    }
+
+    /// The list of the flows for packets as a port has received them.
+    fn receiving_list(&self, in_port: PortNo) -> u16 {
+        let stage = RecircStage { in_port, recirc_id: 0 };
+        let own = self.stages.is_later(stage).then(|| self.stages.find(stage)).flatten();
+        own.unwrap_or_else(|| list_index(in_port))
     }
 
     fn remove_from_list(&self, writer: &mut Writer, flow: FlowRef) {
@@ -533,6 +541,7 @@ impl Table {
             // Packets with an input port that does not exist are never received from a port.
             let plan = match list {
                 0 => Plan::none(),
+                _ if is_of_later_stage && of_list.stage.recirc_id == 0 => Plan::of_tunnel(list, &union, tracked),
                 _ if is_of_later_stage => Plan::of_later_stage(list, &union),
                 _ => match tracked {
                     Some(later) => Plan::of_tracked(list, &union, later),
