@@ -365,7 +365,10 @@ impl Plan {
         let own: SmallVec<[_; MAX_PARTS]> = half_words_of_tunnel(union).map(|(number, _)| number).collect();
         let all = half_words_of_tunnel(tracked.as_deref().unwrap_or(union));
         let parts = all.map(|(number, mask)| MetadataPart::new(number, mask, own.contains(&number)));
-        Plan { is_of_tunnel: true, ..Plan::with_metadata(list, union, parts.collect(), tracked) }
+        let mut parts: SmallVec<[MetadataPart; 4]> = parts.collect();
+        // Lines that do not tell connections have no more than these.
+        parts.sort_by_key(|part| !part.is_own);
+        Plan { is_of_tunnel: true, ..Plan::with_metadata(list, union, parts, tracked) }
     }
 
     fn with_metadata(
@@ -722,6 +725,22 @@ mod tests {
                     prop_assert!(!taken.iter().enumerate().any(is_outside), "what differs lies in the core");
                 }
             }
+        }
+    }
+
+    /// Where flows of later stages match more than a line holds, lines still have what those of the tunnel's own stage match.
+    #[test]
+    fn later_stages_do_not_take_the_place_of_the_own_one() {
+        let mut later = Mask::wildcard();
+        for field in [Field::TunIpv6Src, Field::TunIpv6Dst, Field::TunSrc, Field::TunDst, Field::TunTtl] {
+            later.set_exact(field);
+        }
+        let union = mask(&[(Field::TunFlags, u128::MAX)]);
+        let plan = Plan::of_tunnel(40_000, &union, Some(&later));
+        assert!(plan.metadata.len() >= MAX_PARTS);
+        for template in Template::all() {
+            let pattern = plan.pattern(template).expect("a line for flows of the tunnel");
+            assert!(!pattern.tells_connections && pattern.places[0] != NO_PLACE);
         }
     }
 
