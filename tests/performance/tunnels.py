@@ -10,7 +10,7 @@ without a look at them. Medians and the least of all rounds: other load on the m
 `encap-F-R` puts F flows into tunnels to R other ends. With `flow`, one port has `remote_ip=flow`, and a rule for each end sets `tun_dst`;
 with `ports`, each end has a port. `decap-F-R` takes F flows out, with one port for all of R ends, or with a port for each. All ends
 are neighbours with an address of their own. `routed` packets get addresses of Ethernet and a lower TTL before they enter; `tracked` ones are those of F
-connections in both directions, of which what is new is committed.
+connections in both directions, of which what is new is committed. `ovn`: tracked ones whose rules look at what OVN's look at, an option of Geneve among it.
 """
 import argparse
 import json
@@ -44,7 +44,19 @@ SCENARIOS = {
 SCENARIOS |= {f"{way}-{flows // 1000}k-{remotes}-{before}": scenario(way, flows, remotes, before=before)
               for way, before in (("encap", "routed"), ("encap", "tracked"), ("decap", "tracked"))
               for flows, remotes in ((1_000, 1), (10_000, 1_000), (100_000, 1_000))}
+SCENARIOS["decap-1k-1-ovn"] = scenario("decap", 1_000, 1, "geneve-options", before="ovn")
 SCENARIOS |= {f"decap-1k-{kind}": scenario("decap", 1_000, 1, kind) for kind in ("geneve", "geneve-options", "vxlan6", "vxlan-csum")}
+
+
+# What OVN's tables look at in packets from other chassis: both ports of the logical network in an option, and addresses of Ethernet.
+OVN_OPTION = "{class=0x102,type=0x80,len=4}->tun_metadata0"
+OVN_RULES = [
+    "table=0,tun_id=7,in_port=10,actions=move:NXM_NX_TUN_METADATA0[16..30]->NXM_NX_REG14[0..14],"
+    "move:NXM_NX_TUN_METADATA0[0..15]->NXM_NX_REG15[0..15],move:NXM_NX_TUN_ID[0..23]->OXM_OF_METADATA[0..23],resubmit(,1)",
+    "table=1,ip,reg15=2,metadata=7,dl_dst=02:00:00:00:00:02,dl_src=02:00:00:00:00:01,ct_state=-trk,actions=ct(table=2,zone=5)",
+    "table=2,ip,reg15=2,ct_state=+trk+new,actions=ct(commit,zone=5),output:2",
+    "table=2,ip,reg15=2,ct_state=+trk+est,actions=output:2",
+]
 
 
 def sh(*cmd, check=True, **kw):
@@ -97,6 +109,8 @@ def configuration(what, trace, core):
     if not encap and what["before"] == "tracked":
         inside = ["table=0,tun_id=7,ip,ct_state=-trk,actions=ct(table=1)", "table=1,ip,ct_state=+trk+new,actions=ct(commit),output:2",
                   "table=1,ip,ct_state=+trk+est,actions=output:2"]
+    if what["before"] == "ovn":
+        inside = []
     options = f'options = {{ rx_pcap = "{trace}", loop = "true" }}'
     source = f'[[bridge.port]]\nname = "source"\ntype = "pcap"\nofport = 1\n{options}\n'
     sink = '[[bridge.port]]\nname = "sink"\ntype = "null"\nofport = 2\n'
@@ -130,7 +144,7 @@ def worker_time(pid):
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def measure(args, weir, text, neighbours, underlay):
+def measure(args, weir, text, neighbours, underlay, ovn=False):
     with tempfile.TemporaryDirectory(prefix="weir-tunnels-") as folder:
         folder = Path(folder)
         (folder / "weir.toml").write_text(text)
@@ -151,6 +165,10 @@ def measure(args, weir, text, neighbours, underlay):
                 time.sleep(1)
                 [control] = folder.glob("*.ctl")
                 rpc(control, [("tnl/neigh/set", "br-phy", ip, mac) for ip, mac in neighbours])
+            if ovn:
+                bridge = f"unix:{folder / 'br-int.mgmt'}"
+                sh("ovs-ofctl", "add-tlv-map", bridge, OVN_OPTION)
+                [sh("ovs-ofctl", "add-flow", bridge, rule) for rule in OVN_RULES]
             time.sleep(args.settle)
             stats = lambda: json.loads(sh(weir, "stats", "--json", env=env))["workers"][0]
             before, time_before = stats(), worker_time(daemon.pid)
@@ -191,13 +209,13 @@ def main():
             what = SCENARIOS[name]
             kind, flows, remotes = what["kind"], what["flows"], what["remotes"]
             if what["way"] == "decap":
-                trace = traces.tunnelled(folder, kind, flows, remotes, what["before"] == "tracked")
+                trace = traces.tunnelled(folder, kind, flows, remotes, what["before"] in ("tracked", "ovn"))
             else:
                 trace = (traces.conversations if what["before"] == "tracked" else traces.flows)(folder, flows)
             results[name]["floor"].append(measure(args, binaries[0], floor_configuration(trace, args.core), [], False))
             for binary in binaries:
                 text, neighbours = configuration(what, trace, args.core)
-                results[name][binary].append(measure(args, binary, text, neighbours, True))
+                results[name][binary].append(measure(args, binary, text, neighbours, True, what["before"] == "ovn"))
             print(f"  {name}: " + " ".join(f"{figures[-1]:.0f}" for figures in results[name].values()), file=sys.stderr, flush=True)
     print("\n| scenario | binary | cycles per packet, median | least | over the floor, median | least |")
     print("|---|---|---:|---:|---:|---:|")

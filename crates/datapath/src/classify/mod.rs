@@ -24,6 +24,7 @@ mod frame_tests;
 mod index_tests;
 pub mod mem;
 pub mod mixed;
+pub mod places;
 pub mod plan;
 pub mod probe;
 pub mod rescan;

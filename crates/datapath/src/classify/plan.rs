@@ -18,6 +18,7 @@ use packet::{Field, Key};
 use smallvec::SmallVec;
 
 use crate::classify::cpu::simd::Line;
+use crate::classify::places::{MAX_PARTS, MetadataPart, NO_PLACE, Places, occupied_of, places_of};
 use crate::pipeline::metadata::{TUNNEL_BLOCKS, half_words_of, half_words_of_tunnel};
 
 /// A line, aligned to a cache line.
@@ -48,54 +49,6 @@ pub struct Pattern {
 
 const _: () = assert!(size_of::<Pattern>() == 256);
 
-/// Offsets of parts of the metadata in a line.
-pub type Places = [u8; MAX_PARTS];
-
-/// How many parts of metadata a line has at most.
-pub const MAX_PARTS: usize = 11;
-
-/// The offset of what has no place in a line.
-pub const NO_PLACE: u8 = size_of::<Line>() as u8;
-
-/// The bytes of four of metadata that flows of a later stage match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetadataPart {
-    /// The number of the four bytes, as in [`Metadata`](crate::pipeline::metadata::Metadata).
-    pub number: u8,
-    /// How many of them lines have: from the first one with matched bits to the last one.
-    pub len: u8,
-    /// By how many bits they are rotated, so that the first one that lines have comes first in memory.
-    rotation: u8,
-    /// Whether flows of this stage match it, not only those of later ones.
-    is_own: bool,
-    /// The bits that are matched.
-    pub mask: u32,
-    /// The bits of what lies behind it in the line, in the four bytes where it is written.
-    behind: u32,
-}
-
-impl MetadataPart {
-    /// `mask`: not zero.
-    fn new(number: usize, mask: u32, is_own: bool) -> MetadataPart {
-        let has_bits = mask.to_ne_bytes().map(|bits| bits != 0);
-        let first = has_bits.iter().position(|&bits| bits).unwrap_or(0);
-        let len = has_bits.iter().rposition(|&bits| bits).map_or(0, |last| last + 1 - first);
-        let mut behind = [0xff; 4];
-        behind[..len].fill(0);
-        // The first byte in memory is the lowest one of a number, or the highest.
-        let bits = 8 * first as u8;
-        let rotation = if cfg!(target_endian = "little") { bits } else { (32 - bits) % 32 };
-        let behind = u32::from_ne_bytes(behind);
-        MetadataPart { number: number as u8, len: len as u8, rotation, is_own, mask, behind }
-    }
-
-    /// What is in a line where it is written: `value` is the four bytes of metadata, `before` what is there, both in memory order.
-    #[inline(always)]
-    pub fn written(&self, value: u32, before: u32) -> u32 {
-        (value & self.mask).rotate_right(self.rotation.into()) | before & self.behind
-    }
-}
-
 /// The patterns of a stage.
 pub struct Plan {
     /// [`NO_PATTERN`], and then those that there are.
@@ -123,6 +76,9 @@ pub struct Plan {
     /// Differs from that of every other plan.
     pub serial: u64,
 }
+
+/// How many templates have ports.
+const TELLING: usize = Template::COUNT / 2;
 
 /// How lines are made of frames whose headers are unusual, of which no template says where they are, but an
 /// [`Outline`]. Such a line has the outline's values, and those words of the frame that some flow matches.
@@ -285,11 +241,6 @@ impl CoreAt {
     }
 }
 
-/// The bytes of a window's words, in memory order.
-fn bytes_of(words: &[u64; WINDOW_WORDS]) -> [u8; WINDOW] {
-    zerocopy::transmute!(*words)
-}
-
 /// Offset of the core in the lines of a window that have metadata where `has_metadata` says so.
 fn core_of(window: &Window, has_metadata: &[bool; WINDOW]) -> Option<usize> {
     let occupied = occupied_of(window);
@@ -297,45 +248,6 @@ fn core_of(window: &Window, has_metadata: &[bool; WINDOW]) -> Option<usize> {
     let first = (0..WINDOW).find(varies).unwrap_or(0).min(WINDOW - CORE);
     let last = (0..WINDOW).rev().find(varies).unwrap_or(0);
     (last < first + CORE).then_some(first)
-}
-
-/// Which bytes of a window's lines differ between frames.
-fn occupied_of(window: &Window) -> [bool; WINDOW] {
-    let (mask, fixed) = (bytes_of(&window.mask), bytes_of(&window.fixed));
-    std::array::from_fn(|i| mask[i] & !fixed[i] != 0)
-}
-
-/// Where lines of a window have metadata: these parts of it, with their numbers. Right behind the headers, so that what differs lies close
-/// together; where there is no room for it, wherever no byte of the headers differs between frames. `None` where there is no room for that either.
-fn places_of(window: &Window, parts: &[(usize, MetadataPart)]) -> Option<(Places, [bool; WINDOW])> {
-    let (mut places, mut has_metadata) = ([NO_PLACE; MAX_PARTS], [false; WINDOW]);
-    let mut put = |number: usize, part: &MetadataPart, at: usize| -> Option<()> {
-        *places.get_mut(number)? = at as u8;
-        has_metadata.get_mut(at..)?.get_mut(..part.len.into())?.fill(true);
-        Some(())
-    };
-    let behind = bytes_of(&window.mask).iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
-    let bytes: usize = parts.iter().map(|(_, part)| usize::from(part.len)).sum();
-    if behind + bytes <= WINDOW {
-        let mut at = behind;
-        for (number, part) in parts {
-            put(*number, part, at)?;
-            at += usize::from(part.len);
-        }
-        return Some((places, has_metadata));
-    }
-    let mut free = occupied_of(window).map(|is_occupied| !is_occupied);
-    let mut largest_first: SmallVec<[_; MAX_PARTS]> = parts.iter().collect();
-    largest_first.sort_by_key(|(_, part)| std::cmp::Reverse(part.len));
-    for (number, part) in largest_first {
-        // The smallest gap that it fits in.
-        let gaps = (0..WINDOW).filter(|&i| free[i] && (i == 0 || !free[i - 1]));
-        let sized = gaps.map(|at| (free[at..].iter().take_while(|&&is_free| is_free).count(), at));
-        let (_, at) = sized.filter(|&(size, _)| size >= part.len.into()).min()?;
-        free[at..][..part.len.into()].fill(false);
-        put(*number, part, at)?;
-    }
-    Some((places, has_metadata))
 }
 
 impl Plan {
@@ -371,12 +283,35 @@ impl Plan {
         Plan { is_of_tunnel: true, ..Plan::with_metadata(list, union, parts, tracked) }
     }
 
+    /// `metadata`: first that which flows of the list match.
     fn with_metadata(
         list: u16,
         union: &Mask,
         metadata: SmallVec<[MetadataPart; 4]>,
         tracked: Option<Box<Mask>>,
     ) -> Plan {
+        let halves: SmallVec<[MetadataPart; 4]> = metadata.iter().flat_map(|part| part.halves()).collect();
+        let (whole, has_halves) = (Plan::with_parts(list, union, metadata, tracked.clone()), halves.len());
+        // Each part is work for each packet.
+        if whole.metadata.len() == has_halves || whole.room() == (Template::COUNT, TELLING) {
+            return whole;
+        }
+        let halved = Plan::with_parts(list, union, halves, tracked);
+        if halved.room() > whole.room() { halved } else { whole }
+    }
+
+    /// How many templates have a pattern, and how many of these tell connections, of at most [`TELLING`].
+    fn room(&self) -> (usize, usize) {
+        let patterns = || self.patterns.iter().skip(1);
+        let telling = if self.tracked.is_some() {
+            patterns().filter(|pattern| pattern.tells_connections).count()
+        } else {
+            TELLING
+        };
+        (patterns().count(), telling)
+    }
+
+    fn with_parts(list: u16, union: &Mask, metadata: SmallVec<[MetadataPart; 4]>, tracked: Option<Box<Mask>>) -> Plan {
         let all: SmallVec<[_; MAX_PARTS]> = metadata.iter().copied().enumerate().collect();
         let own: SmallVec<[_; MAX_PARTS]> = all.iter().copied().filter(|(_, part)| part.is_own).collect();
         let (mut patterns, mut by_template) = (vec![NO_PATTERN], [0; 256]);
@@ -757,6 +692,14 @@ mod tests {
         assert_eq!(plan.metadata.len(), 4);
         // UDP and TCP, whatever their tags.
         assert_eq!(Template::all().filter(telling).count(), 8);
+        // All that flows of OVN look at: an option with its header, and its place among others.
+        union.set_exact(Field::TunTos);
+        union.0.block_mut(BlockId::TunMeta0).0[..8].fill(0xff);
+        union.0.block_mut(BlockId::TunMeta3).0[63] = 0xff;
+        let plan = Plan::of_tunnel(40_000, &union, Some(&Mask::wildcard()));
+        let telling = |template: &Template| plan.pattern(*template).is_some_and(|pattern| pattern.tells_connections);
+        assert_eq!(Template::all().filter(telling).count(), 8);
+        assert_eq!(Template::all().filter(|template| template.has_ports()).count(), TELLING);
     }
 
     #[test]

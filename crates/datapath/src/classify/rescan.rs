@@ -10,7 +10,8 @@ use packet::flow::extract::VlanLimit;
 use packet::flow::template::Template;
 use packet::{BATCH_SIZE, Packet};
 
-use super::plan::{MAX_PARTS, NO_PATTERN, Pattern, Plan};
+use super::places::MAX_PARTS;
+use super::plan::{NO_PATTERN, Pattern, Plan};
 use super::scan::{AHEAD, MaskedHeaders, Scan, copied, fitting};
 use super::{bits, prefetch};
 use crate::classify::cpu::simd::Simd;
@@ -121,7 +122,8 @@ mod tests {
     use super::*;
     use crate::classify::cpu::{Leveled, at_every};
     use crate::classify::frame_tests::{frame, mask};
-    use crate::classify::plan::{Aligned, NO_PLACE};
+    use crate::classify::places::NO_PLACE;
+    use crate::classify::plan::Aligned;
 
     /// Metadata that flows may match, and some that they don't.
     const FIELDS: [Field; 6] =
