@@ -176,13 +176,32 @@ struct Rules {
     from_tunnel: bool,
     /// In the end, they go different ways by where that tunnel comes from.
     ends: bool,
+    /// Established packets are tracked in a second zone.
+    second: bool,
+    /// There they are translated.
+    second_nat: bool,
+}
+
+impl Rules {
+    /// The zone of the second pass.
+    fn zone_again(self) -> u16 {
+        self.zone + if self.second { 7 } else { 0 }
+    }
+
+    /// Whether clients have another address outside.
+    fn is_public(self) -> bool {
+        self.nat || self.second && self.second_nat
+    }
 }
 
 fn rules() -> impl Strategy<Value = Rules> {
-    let bools = any::<[bool; 9]>();
-    (bools, 0..2u16).prop_map(|([nat, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends], zone)| {
-        Rules { nat, zone, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends: ends && from_tunnel }
-    })
+    let bools = any::<[bool; 11]>();
+    (bools, 0..2u16).prop_map(
+        |([nat, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends, second, second_nat], zone)| {
+            let ends = ends && from_tunnel;
+            Rules { nat, zone, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends, second, second_nat }
+        },
+    )
 }
 
 /// Puts packets that leave by this port into a tunnel.
@@ -224,14 +243,21 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
     });
     let sends_to = |port: PortNo| p[usize::from(port == outside)].0;
     let ct = |request: Request| Action::Ct(Arc::new(request));
-    let look = Request { zone: rules.zone, nat: rules.nat.then_some(Translate::AsBefore), ..Request::default() };
-    let commit = |v6: bool| {
+    // The zones of the passes, and whether packets are translated there: answers come through in the opposite order.
+    let zones = |port: PortNo| match (rules.second, port == outside) {
+        (false, _) => [(rules.zone, rules.nat); 2],
+        (true, false) => [(rules.zone, rules.nat), (rules.zone_again(), rules.second_nat)],
+        (true, true) => [(rules.zone_again(), rules.second_nat), (rules.zone, rules.nat)],
+    };
+    let look =
+        |(zone, nat): (u16, bool)| ct(Request { zone, nat: nat.then_some(Translate::AsBefore), ..Request::default() });
+    let commit = |v6: bool, zone: u16, translates: bool| {
         let address = if v6 { "2001:db8:7::7".parse().unwrap() } else { [203, 0, 113, 7].into() };
         let addresses = Some((address, address));
         let nat = Nat { side: Side::Src, addresses, ports: None, choice: Choice::Hash, persistent: false };
-        let nat = rules.nat.then_some(Translate::New(nat));
+        let nat = translates.then_some(Translate::New(nat));
         let mark = rules.mark.then_some((5, 0xff));
-        ct(Request { zone: rules.zone, commit: true, nat, mark, ..Request::default() })
+        ct(Request { zone, commit: true, nat, mark, ..Request::default() })
     };
     let to = |port: PortNo| {
         let port = sends_to(port);
@@ -256,13 +282,14 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
     let mut specs: Vec<FlowSpec> = Vec::new();
     for (dl_type, v6) in [(0x0800, false), (0x86dd, true)] {
         for (port, other) in [(inside, outside), (outside, inside)] {
-            specs.push(flow(port, 0, &[(Field::DlType, dl_type)], vec![ct(look), Action::Recirc(1)]));
+            specs.push(flow(port, 0, &[(Field::DlType, dl_type)], vec![look(zones(port)[0]), Action::Recirc(1)]));
             let mask = TRK | new | est | inv;
             specs.push(after(port, 1, dl_type, TRK | inv, mask, vec![Action::Output(invalid)]));
-            let established = if rules.thrice { vec![ct(look), Action::Recirc(2)] } else { to(other) };
-            specs.push(after(port, 1, dl_type, TRK | est, mask, established));
+            let thrice = rules.thrice || rules.second;
+            let established = if thrice { vec![look(zones(port)[1]), Action::Recirc(2)] } else { to(other) };
+            specs.push(after(port, 1, dl_type, TRK | est, mask, established.clone()));
             specs.push(after(port, 2, dl_type, TRK | est, mask, to(other)));
-            let last = if rules.thrice { specs.len() - 1 } else { specs.len() - 2 };
+            let last = if thrice { specs.len() - 1 } else { specs.len() - 2 };
             if rules.tos {
                 let mut high = after(
                     port,
@@ -294,9 +321,12 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
                 specs.push(other);
             }
             specs.push(after(port, 2, dl_type, TRK | inv, mask, vec![Action::Output(invalid)]));
-            let actions =
-                if port == inside || rules.commits_all { [vec![commit(v6)], to(other)].concat() } else { vec![] };
-            specs.push(after(port, 1, dl_type, TRK | new, mask, actions));
+            for (recirc, (zone, nat)) in (1..).zip(zones(port)) {
+                let then = if rules.second && recirc == 1 { established.clone() } else { to(other) };
+                let commits = port == inside || rules.commits_all;
+                let actions = if commits { [vec![commit(v6, zone, nat)], then].concat() } else { vec![] };
+                specs.push(after(port, recirc, dl_type, TRK | new, mask, actions));
+            }
         }
     }
     specs.into_iter().map(|spec| dp.install(spec).unwrap()).collect()
@@ -336,7 +366,7 @@ proptest! {
         let mut ends = Ends::default();
         let mut others = [Vec::new(), Vec::new()];
         for (n, event) in events.iter().enumerate() {
-            let mut frame = event.frame(&mut ends, rules.nat);
+            let mut frame = event.frame(&mut ends, rules.is_public());
             let len = frame.len();
             if rules.from_tunnel {
                 frame = tunnelled(&frame, event.reply, event.end);
@@ -396,9 +426,10 @@ proptest! {
 #[test]
 fn established_packets_take_the_short_way() {
     let cases = [(false, false, false), (true, false, false), (true, true, false), (false, true, true)];
-    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    let ways =
+        [(false, false, false), (true, false, false), (false, true, false), (true, true, true), (false, false, true)];
     let all = cases.into_iter().flat_map(|case| ways.map(|way| (case, way)));
-    for ((nat, tcp, v6), (tunnel, from_tunnel)) in all {
+    for ((nat, tcp, v6), (tunnel, from_tunnel, second)) in all {
         let switch = by_hand(Config::default(), 3);
         let rules = Rules {
             nat,
@@ -408,6 +439,7 @@ fn established_packets_take_the_short_way() {
             tunnel,
             from_tunnel,
             ends: from_tunnel,
+            second,
             ..Rules::default()
         };
         install(&switch, rules);
@@ -447,20 +479,20 @@ fn established_packets_take_the_short_way() {
         give(false, 0x10, 20);
         give(true, 0x10, 20);
         let after = dp.stats().workers[0].recirculated;
-        assert_eq!(after, before + 40 * passes, "nat {nat}, tcp {tcp}, v6 {v6}, {tunnel}, {from_tunnel}");
+        assert_eq!(after, before + 40 * passes, "nat {nat}, tcp {tcp}, v6 {v6}, {tunnel}, {from_tunnel}, {second}");
         assert_eq!(p[2].1.sent(), 0);
         dp.conntrack().set_fusing(false);
         give(false, 0x10, 20);
-        assert_eq!(dp.stats().workers[0].recirculated, after + 20 * (1 + passes), "switched off");
+        assert_eq!(dp.stats().workers[0].recirculated, after + 20 * (1 + passes + u64::from(second)), "switched off");
     }
 }
 
 /// Neither do those of a connection that nobody answers, though each of them is committed.
 #[test]
 fn unanswered_packets_take_the_short_way() {
-    for tunnel in [false, true] {
+    for (tunnel, second) in [(false, false), (true, false), (false, true), (true, true)] {
         let switch = by_hand(Config::default(), 3);
-        install(&switch, Rules { nat: true, rewrites: tunnel, tunnel, ..Rules::default() });
+        install(&switch, Rules { nat: true, rewrites: tunnel, tunnel, second, ..Rules::default() });
         let (dp, _, p) = &switch;
         let tcp = None;
         let event = Event {
@@ -485,7 +517,11 @@ fn unanswered_packets_take_the_short_way() {
         give(4);
         let before = dp.stats().workers[0].recirculated;
         give(20);
-        assert_eq!((dp.stats().workers[0].recirculated, p[1].1.sent()), (before, 24), "tunnel {tunnel}");
+        assert_eq!(
+            (dp.stats().workers[0].recirculated, p[1].1.sent()),
+            (before, 24),
+            "tunnel {tunnel}, second {second}"
+        );
     }
 }
 

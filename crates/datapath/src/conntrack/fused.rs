@@ -14,12 +14,12 @@ use ::conntrack::table::remembered::{Deadlines, Moment, Place};
 use packet::{BATCH_SIZE, Offload, Packet, Time};
 
 use super::Conntrack;
-use super::trail::Trail;
+use super::trail::{Tracked, Trail};
 use super::verify::{self, Expected};
 use crate::actions::compact_form::CompactPush;
 use crate::actions::program::{Program, Way};
 use crate::classify::bits;
-use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, LATER, Translated, in_words};
+use crate::classify::cache::fused::{FlowAt, Fused, FusedKind, FusedTable, LATER, Translated, in_words};
 use crate::classify::cache::headers::Found;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::cpu::{Leveled, at_best};
@@ -28,7 +28,7 @@ use crate::classify::scan::MaskedHeaders;
 use crate::classify::table::arena::{CompiledAction, FastAction, FastActionKind};
 use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
-use crate::classify::{Caches, Table as FlowTable};
+use crate::classify::{Caches, Table as FlowTable, prefetch};
 use crate::pipeline::batch::BatchMeta;
 use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::Guard;
@@ -76,7 +76,7 @@ impl Leveled for Resolve<'_> {
             return;
         }
         // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
-        let (mut those, mut tcp, mut pushed) = (0u32, 0u32, 0u32);
+        let (mut those, mut tcp, mut pushed, mut double) = (0u32, 0u32, 0u32, 0u32);
         let mut connections = [fused.get(0); BATCH_SIZE];
         let mut places = [None; BATCH_SIZE];
         for i in bits(meta.starts()) {
@@ -84,7 +84,8 @@ impl Leveled for Resolve<'_> {
             connections[i] = fused.get(number);
             places[i] = table.prefetch_slot(&connections[i].remembered);
             those |= 1 << i;
-            tcp |= u32::from(connections[i].is_tcp) << i;
+            tcp |= u32::from(connections[i].kind.is_tcp()) << i;
+            double |= u32::from(connections[i].kind.is_double()) << i;
             pushed |= u32::from(connections[i].action.is_any_program()) << i;
         }
         if those == 0 {
@@ -92,6 +93,9 @@ impl Leveled for Resolve<'_> {
         }
         if pushed != 0 {
             ends.prefetch_pushes(pushed, &connections);
+        }
+        if double != 0 {
+            prefetch_seconds(table, fused, double, meta);
         }
         // 2. Count the packets for the flows of the first pass, whichever way they go.
         let count = packets.len();
@@ -108,10 +112,11 @@ impl Leveled for Resolve<'_> {
                 (connections[at], places[at]) = (connections[i], places[i]);
                 those |= 1 << at;
                 tcp |= (tcp >> i & 1) << at;
+                double |= (double >> i & 1) << at;
             }
         }
         // 4. Take the packets. Protocols one after the other, since each is read by other code.
-        let connections = Connections { connections: &connections, places: &places };
+        let connections = Connections { connections: &connections, places: &places, double };
         let mut work = ShortWay {
             table,
             fused,
@@ -131,11 +136,21 @@ impl Leveled for Resolve<'_> {
     }
 }
 
+/// Prefetches the second connections of those packets, two dependent loads away.
+#[inline(never)]
+fn prefetch_seconds(table: &Table, fused: &FusedTable, those: u32, meta: &BatchMeta) {
+    let numbers = || bits(those).filter_map(|i| meta.found[i].action.fused());
+    numbers().for_each(|number| prefetch(fused.second(number)));
+    numbers().for_each(|number| {
+        table.prefetch_slot(fused.second(number));
+    });
+}
+
 /// Translates a packet by the translation of its own that its connection has.
 #[inline(never)]
 fn translate(fused: &FusedTable, connection: &Fused, action: FastAction, packet: &mut Packet) {
     let Some(number) = action.fused() else { return };
-    let place = verify::place(packet, connection.ip.into(), connection.transport.into(), connection.is_tcp);
+    let place = verify::place(packet, connection.ip.into(), connection.transport.into(), connection.kind.is_tcp());
     fused.translation(number).apply(packet.data_mut(), &place);
 }
 
@@ -143,6 +158,8 @@ fn translate(fused: &FusedTable, connection: &Fused, action: FastAction, packet:
 struct Connections<'a> {
     connections: &'a [&'a Fused; BATCH_SIZE],
     places: &'a [Option<Place<'a>>; BATCH_SIZE],
+    /// Those packets that belong to a second connection, too.
+    double: u32,
 }
 
 impl Connections<'_> {
@@ -237,6 +254,10 @@ impl ShortWay<'_> {
                 push = self.ends.push_of(connection).filter(|push| push.takes(&packets[i]));
                 goes = push.is_some();
             }
+            let is_double = connections.double >> i & 1 != 0;
+            if is_double && goes {
+                goes = self.second_passes::<TCP, false>(&packets[i], connection, meta.found[i].action);
+            }
             // Not in closures, which would not be compiled for the processor's level.
             let passes = match connections.places[i] {
                 Some(place) if goes && TCP => self.passes_tcp(&packets[i], place, connection),
@@ -246,7 +267,8 @@ impl ShortWay<'_> {
                 }
                 _ => false,
             };
-            if !passes {
+            // Where another thread has changed the second connection in the meantime, the first one has let the packet pass, and does once more.
+            if !passes || is_double && !self.second_passes::<TCP, true>(&packets[i], connection, meta.found[i].action) {
                 long |= 1 << i;
                 continue;
             }
@@ -281,6 +303,38 @@ impl ShortWay<'_> {
     fn passes_tcp_over_ipv6(&mut self, packet: &Packet, place: Place<'_>, connection: &Fused) -> bool {
         verify::tcp_segment_over_ipv6(packet, connection.ip.into()).is_some_and(|segment| {
             self.table.pass_tcp_at(place, &connection.remembered, &segment, self.liberal, &mut self.now)
+        })
+    }
+
+    /// Whether a packet passes for its second connection, whose entry has this action. Nothing is noted but if it `PASSES`. The packet was verified, or will be.
+    #[inline(never)]
+    fn second_passes<const TCP: bool, const PASSES: bool>(
+        &mut self,
+        packet: &Packet,
+        connection: &Fused,
+        action: FastAction,
+    ) -> bool {
+        let Some(number) = action.fused() else { return false };
+        let second = self.fused.second(number);
+        let Some(place) = self.table.prefetch_slot(second) else { return false };
+        if !TCP {
+            return if PASSES {
+                self.table.pass_simple_at(place, second, &mut self.now)
+            } else {
+                self.table.may_pass_simple_at(place, second, &mut self.now)
+            };
+        }
+        let segment = match verify::tcp_segment_over_ipv4(packet, connection.ip.into()) {
+            Expected::Right(segment) => Some(segment),
+            Expected::Wrong => None,
+            Expected::Other => verify::tcp_segment_over_ipv6(packet, connection.ip.into()),
+        };
+        segment.is_some_and(|segment| {
+            if PASSES {
+                self.table.pass_tcp_at(place, second, &segment, self.liberal, &mut self.now)
+            } else {
+                self.table.may_pass_tcp_at(place, second, &segment, self.liberal, &mut self.now)
+            }
         })
     }
 
@@ -368,24 +422,26 @@ pub fn fuse(caches: &mut Caches, trail: &Trail, action: FastAction) {
     if !caches.headers.is_on() {
         return;
     }
-    let short = trail.translation.as_ref().and_then(|translation| translation.short());
-    let translated = match (&trail.translation, short) {
+    let Tracked { first, second, translation } = &trail.tracked;
+    let short = translation.as_ref().and_then(|translation| translation.short());
+    let translated = match (translation, short) {
         (None, _) => Translated::No,
         (Some(_), Some(_)) => Translated::Short,
         (Some(_), None) => Translated::Long,
     };
     let fused = Fused {
         later: trail.later,
-        remembered: trail.remembered,
+        remembered: *first,
         translation: short.unwrap_or_default(),
         action,
         ip: trail.ip,
         transport: trail.transport,
-        is_tcp: trail.is_tcp,
+        kind: FusedKind::new(trail.is_tcp, second.is_some()),
         translated,
     };
-    let long = trail.translation.as_ref().filter(|_| translated == Translated::Long);
-    caches.headers.insert_fused(&trail.line.0, trail.hash, trail.first, &fused, long);
+    let long = translation.as_ref().filter(|_| translated == Translated::Long);
+    let line = (&trail.line.0, trail.hash);
+    caches.headers.insert_fused(line, trail.first, &fused, (long, second.as_ref()));
 }
 
 /// The action of a flow whose program tracks the packets of a trail, and then rewrites and sends them, or puts them into a tunnel. The latter is

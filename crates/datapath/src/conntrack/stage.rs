@@ -7,7 +7,6 @@ use ::conntrack::headers::{Headers, Upper};
 use ::conntrack::helpers::{Helper, ftp};
 use ::conntrack::nat::{Place, Translation};
 use ::conntrack::table::Found as FoundConnection;
-use ::conntrack::table::remembered::Remembered;
 use ::conntrack::tracker::Tracker;
 use ::conntrack::{CtState, Metadata, Request, Verdict};
 use packet::flow::extract::Layers;
@@ -17,7 +16,7 @@ use packet::{BATCH_SIZE, Key, Packet};
 use super::counters::Counter;
 use super::fused::{self, Ends};
 use super::metadata;
-use super::trail::Trail;
+use super::trail::{Tracked, Trail};
 use super::verify::to_verify;
 use crate::actions::execute::{Executor, KeyView};
 use crate::actions::program::{Disposition, Program, Step};
@@ -28,14 +27,6 @@ use crate::classify::{Caches, CompiledAction, Table, bits};
 use crate::pipeline::batch::BatchMeta;
 use crate::pipeline::recirculation::{Pass, RecircStage};
 use crate::sync::rcu::Guard;
-
-/// What packets of one direction of a connection have in common as long as its state does not change.
-pub struct Tracked {
-    /// The connection, and the direction.
-    pub remembered: Remembered,
-    /// How they are translated.
-    pub translation: Option<Translation>,
-}
 
 /// A run of packets whose program begins with tracking them.
 pub struct TrackedRun<'a> {
@@ -113,42 +104,38 @@ impl Executor {
         let (line, hash) = (meta.headers.lines[i], meta.probes.hash_of(i));
         let mut view = KeyView::new(&mut meta.keys[i], meta.layers[i]);
         let is_tcp = view.key.common().nw_proto == ip_proto::TCP;
-        // 1. Track the packet, as often as the program says. All of it has to be the same connection.
-        let wanted = begins.is_some() || before.is_some();
-        let (mut first, mut same) = (None, true);
+        // 1. Track the packet, as often as the program says.
+        let mut goes_on = begins.is_some() || before.is_some();
+        let mut connections = before.as_ref().map(|trail| trail.tracked.clone());
         let mut steps = program.steps.iter();
         let mut rest = steps.as_slice();
         while let Some(Step::Ct(request)) = steps.next() {
             rest = steps.as_slice();
             view.refresh(packet.data(), true, self.vlan_limit);
             let tracked = self.track(request, &mut packet, &mut view);
-            let tracked = tracked.filter(|_| wanted).and_then(|tracked| self.remember(tracked));
-            same &= match (&first, &tracked) {
-                (_, None) => false,
-                (None, Some(_)) => true,
-                (Some(first), Some(again)) => is_again(first, again),
+            let tracked = tracked.filter(|_| goes_on).and_then(|(found, translation)| {
+                // `None` where it has changed the state of its connection.
+                Some((self.conntrack.tracker.table.remember(&found)?, translation))
+            });
+            goes_on = match (tracked, &mut connections) {
+                (None, _) => false,
+                (Some((remembered, translation)), Some(connections)) => connections.add(remembered, translation),
+                (Some((remembered, translation)), None) => {
+                    connections = Some(Tracked::new(remembered, translation));
+                    true
+                }
             };
-            first = first.or(tracked);
         }
         // 2. What is known of its way now.
-        let tracked = first.filter(|_| same);
         let (ip, transport) = (view.layers.l3 as u8, view.layers.l4 as u8);
-        let trail = match (begins, before, tracked) {
-            (Some((first, serial)), _, Some(Tracked { remembered, translation })) => Some(Trail {
-                line,
-                hash,
-                serial,
-                first,
-                later: [FlowAt::NONE; LATER],
-                passes: 0,
-                is_tcp,
-                ip,
-                transport,
-                remembered,
-                translation,
-            }),
-            (_, Some(trail), Some(tracked)) if is_again_of(&trail, &tracked) => {
-                flow.and_then(|flow| ends.goes_on(&trail, stage, flow))
+        let trail = match (connections.filter(|_| goes_on), begins, before) {
+            (Some(connections), Some((first, serial)), _) => {
+                let later = [FlowAt::NONE; LATER];
+                Some(Trail { line, hash, serial, first, later, passes: 0, is_tcp, ip, transport, tracked: connections })
+            }
+            (Some(connections), None, Some(mut before)) => {
+                before.tracked = connections;
+                flow.and_then(|flow| ends.goes_on(&before, stage, flow))
             }
             _ => None,
         };
@@ -170,13 +157,6 @@ impl Executor {
                 self.run_rest(rest, &program.end, packet, &mut view, next);
             }
         }
-    }
-
-    /// What the next packet of the same direction has in common with one that was tracked, if that has not changed the state of
-    /// its connection.
-    fn remember(&self, (found, translation): (FoundConnection, Option<Translation>)) -> Option<Tracked> {
-        let remembered = self.conntrack.tracker.table.remember(&found)?;
-        Some(Tracked { remembered, translation })
     }
 
     /// Tracks a packet, whose key is extracted: writes the metadata of its connection into the key, and translates it.
@@ -259,16 +239,6 @@ impl Executor {
         }
         metadata
     }
-}
-
-/// Whether tracking a packet once more has found the same, and has not translated it.
-fn is_again(first: &Tracked, again: &Tracked) -> bool {
-    first.remembered == again.remembered && again.translation.is_none()
-}
-
-/// As [`is_again`], for a packet with a trail.
-fn is_again_of(trail: &Trail, again: &Tracked) -> bool {
-    trail.remembered == again.remembered && again.translation.is_none()
 }
 
 /// Where the headers of a packet are that the tracker has read.

@@ -32,10 +32,42 @@ pub struct Trail {
     pub ip: u8,
     /// Offset of the TCP or UDP header.
     pub transport: u8,
-    /// The packet's direction of its connection.
-    pub remembered: Remembered,
-    /// How the packet was translated.
+    /// The connections that it belongs to.
+    pub tracked: Tracked,
+}
+
+/// The connections that a packet belongs to, and how it was translated for them: what packets of one direction have in common as long as none of them changes.
+#[derive(Clone)]
+pub struct Tracked {
+    /// The first one, and the direction.
+    pub first: Remembered,
+    /// A second one, in another zone.
+    pub second: Option<Remembered>,
+    /// The translation for either.
     pub translation: Option<Translation>,
+}
+
+impl Tracked {
+    /// Those of a packet that was tracked for the first time.
+    pub fn new(first: Remembered, translation: Option<Translation>) -> Tracked {
+        Tracked { first, second: None, translation }
+    }
+
+    /// Notes that the packet was tracked once more. False where there is no room for that, or the packet was translated once more, too.
+    pub fn add(&mut self, remembered: Remembered, translation: Option<Translation>) -> bool {
+        if self.translation.is_some() && translation.is_some() {
+            return false;
+        }
+        if self.first == remembered || self.second == Some(remembered) {
+            return translation.is_none();
+        }
+        if self.second.is_some() {
+            return false;
+        }
+        self.second = Some(remembered);
+        self.translation = self.translation.or(translation);
+        true
+    }
 }
 
 /// The trails of a batch's packets.

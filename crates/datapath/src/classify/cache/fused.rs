@@ -54,6 +54,29 @@ pub enum Translated {
     Long,
 }
 
+/// The protocol of a fused connection, and how many connections a packet belongs to on its way: one, or two in different zones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FusedKind(u8);
+
+impl FusedKind {
+    /// TCP, or UDP. `is_double`: packets also belong to a second connection.
+    pub fn new(is_tcp: bool, is_double: bool) -> FusedKind {
+        FusedKind(u8::from(is_tcp) | u8::from(is_double) << 1)
+    }
+
+    /// TCP, and no other protocol.
+    #[inline(always)]
+    pub fn is_tcp(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Whether packets belong to a second connection: [`FusedTable::second`].
+    #[inline(always)]
+    pub fn is_double(self) -> bool {
+        self.0 & 2 != 0
+    }
+}
+
 /// What is done with the packets of a connection's direction.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -71,8 +94,8 @@ pub struct Fused {
     pub ip: u8,
     /// Offset of the TCP or UDP header.
     pub transport: u8,
-    /// TCP, and no other protocol.
-    pub is_tcp: bool,
+    /// What they are.
+    pub kind: FusedKind,
     /// Which translation.
     pub translated: Translated,
 }
@@ -84,12 +107,15 @@ const _: () = assert!(size_of::<Fused>() == 64);
 unsafe impl Zero for Fused {}
 // SAFETY: all-zero bytes are a valid value: the members are integers and booleans. It has no drop code.
 unsafe impl Zero for Translation {}
+// SAFETY: all-zero bytes are a valid value: the members are integers and booleans. It has no drop code.
+unsafe impl Zero for Remembered {}
 
 /// Fused connections by number.
 pub struct FusedTable {
     /// Those of entries with a core, then those of entries without one.
     fused: Region<Fused>,
     translations: Region<Translation>,
+    seconds: Region<Remembered>,
     /// How many there are of either.
     half: u32,
 }
@@ -97,7 +123,9 @@ pub struct FusedTable {
 impl FusedTable {
     /// For so many entries of the header cache, of either size. Untouched ones take no memory.
     pub fn new(entries: usize) -> FusedTable {
-        FusedTable { fused: Region::new(2 * entries), translations: Region::new(2 * entries), half: entries as u32 }
+        let (fused, translations, seconds) =
+            (Region::new(2 * entries), Region::new(2 * entries), Region::new(2 * entries));
+        FusedTable { fused, translations, seconds, half: entries as u32 }
     }
 
     /// The number of the fused connection of an entry.
@@ -124,9 +152,18 @@ impl FusedTable {
         &self.translations.slice()[number as usize]
     }
 
+    /// The second connection of its packets, if it is [double](FusedKind::is_double).
+    #[inline(always)]
+    pub fn second(&self, number: u32) -> &Remembered {
+        &self.seconds.slice()[number as usize]
+    }
+
     /// Writes one.
-    pub fn set(&mut self, number: u32, fused: &Fused, long: Option<&Translation>) {
+    pub fn set(&mut self, number: u32, fused: &Fused, long: Option<&Translation>, second: Option<&Remembered>) {
         self.fused.slice_mut()[number as usize] = *fused;
+        if let Some(second) = second {
+            self.seconds.slice_mut()[number as usize] = *second;
+        }
         if let Some(long) = long {
             self.translations.slice_mut()[number as usize] = *long;
         }

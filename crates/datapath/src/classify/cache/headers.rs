@@ -16,6 +16,7 @@
 //! untouched before. Untouched memory is not allocated by the kernel.
 
 use conntrack::nat::Translation;
+use conntrack::table::remembered::Remembered;
 use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
 use zerocopy::{Immutable, IntoBytes};
@@ -477,11 +478,17 @@ impl HeaderCache {
     }
 
     /// Inserts a fused connection for a line, which had this hash when it was looked up, and belongs to this flow.
-    pub fn insert_fused(&mut self, line: &Line, hash: u64, first: FlowAt, fused: &Fused, long: Option<&Translation>) {
+    pub fn insert_fused(
+        &mut self,
+        (line, hash): (&Line, u64),
+        first: FlowAt,
+        fused: &Fused,
+        (long, second): (Option<&Translation>, Option<&Remembered>),
+    ) {
         let origin = Origin::of(line);
         let at = self.put(line, hash, Found { flow: first.flow, action: FastAction::PROGRAM }, first.epoch);
         let number = self.fused.number(at, origin.has_core());
-        self.fused.set(number, fused, long);
+        self.fused.set(number, fused, long, second);
         let action = FastAction::of_fused(number);
         if origin.has_core() {
             self.cores.slice_mut()[at as usize].cached.found.action = action;
