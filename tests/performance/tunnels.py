@@ -187,8 +187,8 @@ def measure(args, weir, text, neighbours, underlay, ovn=False):
     return took * tsc_hz() / max(1, received)
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(configuration=configuration, description=__doc__, underlay=True):
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--weir", default=str(ROOT / "target/release/weir"))
     p.add_argument("--scenarios", default=",".join(SCENARIOS))
     p.add_argument("--rounds", type=int, default=5)
@@ -215,7 +215,7 @@ def main():
             results[name]["floor"].append(measure(args, binaries[0], floor_configuration(trace, args.core), [], False))
             for binary in binaries:
                 text, neighbours = configuration(what, trace, args.core)
-                results[name][binary].append(measure(args, binary, text, neighbours, True, what["before"] == "ovn"))
+                results[name][binary].append(measure(args, binary, text, neighbours, underlay, what["before"] == "ovn"))
             print(f"  {name}: " + " ".join(f"{figures[-1]:.0f}" for figures in results[name].values()), file=sys.stderr, flush=True)
     print("\n| scenario | binary | cycles per packet, median | least | over the floor, median | least |")
     print("|---|---|---:|---:|---:|---:|")
