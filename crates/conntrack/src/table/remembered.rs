@@ -168,42 +168,27 @@ impl Table {
     #[inline]
     pub fn pass_simple(&self, remembered: &Remembered, now: Moment) -> bool {
         let Some(place) = self.prefetch_slot(remembered) else { return false };
-        self.pass_simple_at(place, remembered, &mut Deadlines::new(now))
+        self.pass_simple_at::<true>(place, remembered, &mut Deadlines::new(now))
     }
 
-    /// The same, for a connection whose place is known.
+    /// The same, for a connection whose place is known. Without `PUTS_OFF`, nothing is noted of the packet: for who has to ask of several
+    /// connections first.
     #[inline(always)]
-    pub fn pass_simple_at(&self, Place(slot): Place<'_>, remembered: &Remembered, now: &mut Deadlines) -> bool {
+    pub fn pass_simple_at<const PUTS_OFF: bool>(
+        &self,
+        Place(slot): Place<'_>,
+        remembered: &Remembered,
+        now: &mut Deadlines,
+    ) -> bool {
         let Some(line) = slot.line(remembered.version, remembered.reply) else { return false };
         now.set(&self.policies, remembered);
         if !now.let_pass(line.class_deadline) {
             return false;
         }
-        put_off(slot, line.class_deadline, now);
+        if PUTS_OFF {
+            put_off(slot, line.class_deadline, now);
+        }
         true
-    }
-
-    /// Whether the packet would pass now, of which nothing is noted: for who has to ask of several connections.
-    pub fn may_pass_simple_at(&self, Place(slot): Place<'_>, remembered: &Remembered, now: &mut Deadlines) -> bool {
-        let Some(line) = slot.line(remembered.version, remembered.reply) else { return false };
-        now.set(&self.policies, remembered);
-        now.let_pass(line.class_deadline)
-    }
-
-    /// As [`may_pass_simple_at`](Table::may_pass_simple_at), for a segment of TCP.
-    pub fn may_pass_tcp_at(
-        &self,
-        Place(slot): Place<'_>,
-        remembered: &Remembered,
-        segment: &Segment,
-        liberal: bool,
-        now: &mut Deadlines,
-    ) -> bool {
-        let Some(line) = slot.line(remembered.version, remembered.reply) else { return false };
-        now.set(&self.policies, remembered);
-        let Remembered { reply, shifts, .. } = *remembered;
-        now.let_pass(line.class_deadline)
-            && Ends::pass(line.state, line.sent, reply, shifts, segment, liberal).is_some()
     }
 
     /// As [`pass_simple`](Table::pass_simple), a segment of TCP: it has to lie within the windows, and neither to open, close nor
@@ -211,12 +196,12 @@ impl Table {
     #[inline]
     pub fn pass_tcp(&self, remembered: &Remembered, segment: &Segment, liberal: bool, now: Moment) -> bool {
         let Some(place) = self.prefetch_slot(remembered) else { return false };
-        self.pass_tcp_at(place, remembered, segment, liberal, &mut Deadlines::new(now))
+        self.pass_tcp_at::<true>(place, remembered, segment, liberal, &mut Deadlines::new(now))
     }
 
-    /// The same, for a connection whose place is known.
+    /// The same, for a connection whose place is known. `PUTS_OFF`: see [`pass_simple_at`](Table::pass_simple_at).
     #[inline(always)]
-    pub fn pass_tcp_at(
+    pub fn pass_tcp_at<const PUTS_OFF: bool>(
         &self,
         Place(slot): Place<'_>,
         remembered: &Remembered,
@@ -231,10 +216,12 @@ impl Table {
         }
         let Remembered { reply, shifts, .. } = *remembered;
         let Some(sent) = Ends::pass(line.state, line.sent, reply, shifts, segment, liberal) else { return false };
-        if !slot.exchange_sent(reply, line.sent[0], sent) {
-            return false;
+        if PUTS_OFF {
+            if !slot.exchange_sent(reply, line.sent[0], sent) {
+                return false;
+            }
+            put_off(slot, line.class_deadline, now);
         }
-        put_off(slot, line.class_deadline, now);
         true
     }
 }
@@ -288,7 +275,7 @@ mod tests {
         let (tuple, remembered) = udp(&table);
         let may_pass = |tenths| {
             let place = table.prefetch_slot(&remembered).unwrap();
-            table.may_pass_simple_at(place, &remembered, &mut Deadlines::new(Moment::of(at(tenths))))
+            table.pass_simple_at::<false>(place, &remembered, &mut Deadlines::new(Moment::of(at(tenths))))
         };
         for tenths in [0, 1, 250, 549, 848] {
             assert!(may_pass(tenths) && table.pass_simple(&remembered, Moment::of(at(tenths))));
@@ -400,7 +387,7 @@ mod tests {
         let pass = |remembered: &Remembered, segment: &Segment| {
             let place = table.prefetch_slot(remembered).unwrap();
             let before = table.read(connection).unwrap();
-            let may = table.may_pass_tcp_at(place, remembered, segment, false, &mut Deadlines::new(now));
+            let may = table.pass_tcp_at::<false>(place, remembered, segment, false, &mut Deadlines::new(now));
             assert_eq!(table.read(connection).unwrap(), before);
             let passes = table.pass_tcp(remembered, segment, false, now);
             assert_eq!(may, passes);

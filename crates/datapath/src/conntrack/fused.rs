@@ -263,7 +263,7 @@ impl ShortWay<'_> {
                 Some(place) if goes && TCP => self.passes_tcp(&packets[i], place, connection),
                 Some(place) if goes => {
                     verify::is_right_udp(&packets[i], connection.ip.into())
-                        && self.table.pass_simple_at(place, &connection.remembered, &mut self.now)
+                        && self.table.pass_simple_at::<true>(place, &connection.remembered, &mut self.now)
                 }
                 _ => false,
             };
@@ -292,7 +292,7 @@ impl ShortWay<'_> {
     fn passes_tcp(&mut self, packet: &Packet, place: Place<'_>, connection: &Fused) -> bool {
         match verify::tcp_segment_over_ipv4(packet, connection.ip.into()) {
             Expected::Right(segment) => {
-                self.table.pass_tcp_at(place, &connection.remembered, &segment, self.liberal, &mut self.now)
+                self.table.pass_tcp_at::<true>(place, &connection.remembered, &segment, self.liberal, &mut self.now)
             }
             Expected::Wrong => false,
             Expected::Other => self.passes_tcp_over_ipv6(packet, place, connection),
@@ -302,7 +302,7 @@ impl ShortWay<'_> {
     #[inline(never)]
     fn passes_tcp_over_ipv6(&mut self, packet: &Packet, place: Place<'_>, connection: &Fused) -> bool {
         verify::tcp_segment_over_ipv6(packet, connection.ip.into()).is_some_and(|segment| {
-            self.table.pass_tcp_at(place, &connection.remembered, &segment, self.liberal, &mut self.now)
+            self.table.pass_tcp_at::<true>(place, &connection.remembered, &segment, self.liberal, &mut self.now)
         })
     }
 
@@ -318,11 +318,7 @@ impl ShortWay<'_> {
         let second = self.fused.second(number);
         let Some(place) = self.table.prefetch_slot(second) else { return false };
         if !TCP {
-            return if PASSES {
-                self.table.pass_simple_at(place, second, &mut self.now)
-            } else {
-                self.table.may_pass_simple_at(place, second, &mut self.now)
-            };
+            return self.table.pass_simple_at::<PASSES>(place, second, &mut self.now);
         }
         let segment = match verify::tcp_segment_over_ipv4(packet, connection.ip.into()) {
             Expected::Right(segment) => Some(segment),
@@ -330,11 +326,7 @@ impl ShortWay<'_> {
             Expected::Other => verify::tcp_segment_over_ipv6(packet, connection.ip.into()),
         };
         segment.is_some_and(|segment| {
-            if PASSES {
-                self.table.pass_tcp_at(place, second, &segment, self.liberal, &mut self.now)
-            } else {
-                self.table.may_pass_tcp_at(place, second, &segment, self.liberal, &mut self.now)
-            }
+            self.table.pass_tcp_at::<PASSES>(place, second, &segment, self.liberal, &mut self.now)
         })
     }
 
