@@ -13,6 +13,7 @@ use conntrack::table::slot::Contents;
 use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
+use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
 use datapath::{Action, Config, Decapsulation, Encapsulation, FlowId, FlowSpec, PortNo, Rewrite};
 use packet::flow::BlockId;
 use packet::wire::build;
@@ -180,6 +181,23 @@ struct Rules {
     second: bool,
     /// There they are translated.
     second_nat: bool,
+    /// What is done before packets are sent.
+    before: Before,
+}
+
+/// What programs do that have no compact form, or one with copies.
+#[derive(Clone, Copy, Default, Debug)]
+enum Before {
+    #[default]
+    Nothing,
+    /// All of it is copied.
+    Copy,
+    /// The beginning is copied, as for a mirror.
+    Mirror,
+    /// Few packets pass a meter.
+    Meter,
+    /// A copy has a tag, the packet has none.
+    Tag,
 }
 
 impl Rules {
@@ -196,10 +214,31 @@ impl Rules {
 
 fn rules() -> impl Strategy<Value = Rules> {
     let bools = any::<[bool; 11]>();
-    (bools, 0..2u16).prop_map(
-        |([nat, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends, second, second_nat], zone)| {
+    let before = prop_oneof![
+        4 => Just(Before::Nothing), 1 => Just(Before::Copy), 1 => Just(Before::Mirror), 1 => Just(Before::Meter), 1 => Just(Before::Tag)
+    ];
+    (bools, 0..2u16, before).prop_map(
+        |(
+            [nat, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends, second, second_nat],
+            zone,
+            before,
+        )| {
             let ends = ends && from_tunnel;
-            Rules { nat, zone, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends, second, second_nat }
+            Rules {
+                nat,
+                zone,
+                mark,
+                commits_all,
+                rewrites,
+                thrice,
+                tos,
+                tunnel,
+                from_tunnel,
+                ends,
+                second,
+                second_nat,
+                before,
+            }
         },
     )
 }
@@ -259,9 +298,21 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
         let mark = rules.mark.then_some((5, 0xff));
         ct(Request { zone, commit: true, nat, mark, ..Request::default() })
     };
+    let bands = [
+        MeterBand { rate: 5, burst: 5, kind: MeterBandKind::Remark(1) },
+        MeterBand { rate: 20, burst: 20, kind: MeterBandKind::Drop },
+    ];
+    let meter = Arc::<MeterNumbers>::default().add(MeterUnit::Packets, &bands, dp.now()).unwrap();
     let to = |port: PortNo| {
         let port = sends_to(port);
-        let mut actions = Vec::new();
+        let copy = || Action::Output(invalid);
+        let mut actions = match rules.before {
+            Before::Nothing => vec![],
+            Before::Copy => vec![copy()],
+            Before::Mirror => vec![Action::Truncate { max_len: 60 }, copy()],
+            Before::Meter => vec![Action::Meter(meter.clone())],
+            Before::Tag => vec![Action::PushVlan { tpid: 0x8100, tci: 7 }, copy(), Action::PopVlan],
+        };
         if rules.rewrites {
             actions.push(Action::Set(Arc::new(Rewrite::field(Field::DlDst, 0x0600_0000_0001))));
         }
@@ -429,7 +480,9 @@ fn established_packets_take_the_short_way() {
     let ways =
         [(false, false, false), (true, false, false), (false, true, false), (true, true, true), (false, false, true)];
     let all = cases.into_iter().flat_map(|case| ways.map(|way| (case, way)));
-    for ((nat, tcp, v6), (tunnel, from_tunnel, second)) in all {
+    let befores = [Before::Nothing, Before::Copy, Before::Mirror, Before::Meter, Before::Tag];
+    let all = all.flat_map(|case| befores.map(|before| (case, before)));
+    for (((nat, tcp, v6), (tunnel, from_tunnel, second)), before) in all {
         let switch = by_hand(Config::default(), 3);
         let rules = Rules {
             nat,
@@ -440,6 +493,7 @@ fn established_packets_take_the_short_way() {
             from_tunnel,
             ends: from_tunnel,
             second,
+            before,
             ..Rules::default()
         };
         install(&switch, rules);
@@ -475,12 +529,13 @@ fn established_packets_take_the_short_way() {
             give(false, 0x10, 2);
             give(true, 0x10, 2);
         }
-        let before = dp.stats().workers[0].recirculated;
+        let (so_far, copies) = (dp.stats().workers[0].recirculated, p[2].1.sent());
         give(false, 0x10, 20);
         give(true, 0x10, 20);
         let after = dp.stats().workers[0].recirculated;
-        assert_eq!(after, before + 40 * passes, "nat {nat}, tcp {tcp}, v6 {v6}, {tunnel}, {from_tunnel}, {second}");
-        assert_eq!(p[2].1.sent(), 0);
+        assert_eq!(after, so_far + 40 * passes, "nat {nat}, tcp {tcp}, v6 {v6}, {rules:?}");
+        let copied = matches!(before, Before::Copy | Before::Mirror | Before::Tag);
+        assert_eq!(p[2].1.sent(), copies + if copied { 40 } else { 0 }, "{rules:?}");
         dp.conntrack().set_fusing(false);
         give(false, 0x10, 20);
         assert_eq!(dp.stats().workers[0].recirculated, after + 20 * (1 + passes + u64::from(second)), "switched off");

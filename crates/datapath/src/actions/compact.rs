@@ -15,7 +15,6 @@ use packet::{Key, Offload, Packet};
 
 use super::rewrite::{Rewriter, ip_ttl, ip_ttl_word, pop_vlan, push_vlan, shift_offload};
 use crate::action::PortNo;
-use crate::classify::FastAction;
 
 /// Bytes of the two Ethernet addresses.
 const ADDRESSES: usize = 12;
@@ -335,12 +334,6 @@ impl RewriteTable {
     #[inline(always)]
     pub fn rewrites(&self) -> &[CompactRewrite] {
         &self.rewrites
-    }
-
-    /// Whether an action is a rewrite that makes no copies.
-    pub fn has_without_copies(&self, action: FastAction) -> bool {
-        let rewrite = action.rewrite().and_then(|number| self.rewrites.get(number as usize));
-        rewrite.is_some_and(|rewrite| rewrite.copies().is_empty())
     }
 
     /// The number of a rewrite, which is added where it is new; or `None` where there is no room for it.

@@ -58,6 +58,8 @@ pub struct Program {
     writes_metadata: bool,
     /// Whether it puts the headers of a tunnel before packets.
     pushes_tunnel: bool,
+    /// Whether it does nothing that depends on metadata, and packets come nowhere by it but to ports.
+    is_plain_end: bool,
     recirculations: u16,
     /// The steps, in order. Most programs have at most one, and then it is part of the program.
     pub steps: SmallVec<[Step; 1]>,
@@ -309,7 +311,8 @@ impl Program {
         if let [Step::Sample(sample), rest @ ..] = &mut steps[..] {
             sample.unsampled = compact_form(rest, &end).filter(|rewrite| rewrite.copies().is_empty());
         }
-        Program { compact, needs, tracks, writes_metadata, pushes_tunnel, recirculations, steps, end }
+        let is_plain_end = end.is_plain() && steps.iter().all(Step::is_plain);
+        Program { compact, needs, tracks, writes_metadata, pushes_tunnel, is_plain_end, recirculations, steps, end }
     }
 
     /// What the program needs to know of a packet.
@@ -356,6 +359,12 @@ impl Program {
     pub fn way(&self) -> Option<Way<'_>> {
         let rewritten = || self.compact.rewrite().map_or(Way::Again, Way::Ends);
         self.tracks.then(|| if self.compact.push().is_some() { Way::Pushes } else { rewritten() })
+    }
+
+    /// Whether it does nothing that depends on metadata, and packets come nowhere by it but to ports.
+    #[inline(always)]
+    pub fn is_plain_end(&self) -> bool {
+        self.is_plain_end
     }
 
     /// Whether nothing happens between the tracking and the end.
@@ -517,6 +526,25 @@ fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
 }
 
 impl Step {
+    /// See [`Program::is_plain_end`].
+    fn is_plain(&self) -> bool {
+        match self {
+            Step::Copy(disposition) => disposition.is_plain(),
+            Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Sample(_) => false,
+            Step::Rewrite(_)
+            | Step::PushVlan { .. }
+            | Step::PopVlan
+            | Step::PushMpls { .. }
+            | Step::PopMpls { .. }
+            | Step::PopEthernet
+            | Step::HasEthernet
+            | Step::PushHeader(_)
+            | Step::PopNsh
+            | Step::TunnelPush(..)
+            | Step::Meter(_) => true,
+        }
+    }
+
     fn needs(&self) -> Needs {
         match self {
             Step::Copy(copy) => copy.needs(),
@@ -597,6 +625,11 @@ impl Step {
 }
 
 impl Disposition {
+    /// See [`Program::is_plain_end`].
+    fn is_plain(&self) -> bool {
+        matches!(self, Disposition::Output { .. } | Disposition::Drop(_))
+    }
+
     /// Whether it gives a packet to a collector, and to nobody else.
     fn is_sample(&self) -> bool {
         match self {

@@ -34,35 +34,53 @@ use crate::pipeline::recirculation::RecircStage;
 use crate::sync::rcu::Guard;
 
 /// Takes the packets of a batch the short way whose result is a fused connection, and gives those for which it is not the
-/// result of their first flow. Afterwards no result is a fused connection.
+/// result of their first flow. Afterwards no result is a fused connection. Returns the programs that packets have left to run.
 #[inline(always)]
-pub fn resolve(
+pub fn resolve<'t>(
     conntrack: &Conntrack,
     fused: &FusedTable,
-    ends: &Ends<'_>,
+    ends: &Ends<'t>,
     packets: &mut [Packet],
     meta: &mut BatchMeta,
     now: Time,
-) {
-    at_best(Resolve { conntrack, fused, ends, packets, meta, now });
+) -> ShortPrograms<'t> {
+    at_best(Resolve { conntrack, fused, ends, packets, meta, now })
+}
+
+/// The programs that packets which took the short way have left to run: those of the flows that they have come to, as they were when
+/// the epochs of these were compared.
+pub struct ShortPrograms<'a> {
+    /// Which packets have one.
+    set: u32,
+    programs: [Option<&'a Program>; BATCH_SIZE],
+}
+
+impl<'a> ShortPrograms<'a> {
+    const NONE: ShortPrograms<'static> = ShortPrograms { set: 0, programs: [None; BATCH_SIZE] };
+
+    /// That of packet `i`.
+    #[inline(always)]
+    pub fn get(&self, i: usize) -> Option<&'a Program> {
+        if self.set >> i & 1 != 0 { self.programs[i] } else { None }
+    }
 }
 
 /// The arguments of [`resolve`], which is compiled for each level of the processor: what is read of connections is many parts of
 /// words, which take half of the instructions where shifts need no particular register.
-struct Resolve<'a> {
+struct Resolve<'a, 't> {
     conntrack: &'a Conntrack,
     fused: &'a FusedTable,
-    ends: &'a Ends<'a>,
+    ends: &'a Ends<'t>,
     packets: &'a mut [Packet],
     meta: &'a mut BatchMeta,
     now: Time,
 }
 
-impl Leveled for Resolve<'_> {
-    type Output = ();
+impl<'t> Leveled for Resolve<'_, 't> {
+    type Output = ShortPrograms<'t>;
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, _: S) -> ShortPrograms<'t> {
         let Resolve { conntrack, fused, ends, packets, meta, now } = self;
         let counters = ends.counters;
         let table = &conntrack.tracker.table;
@@ -73,7 +91,7 @@ impl Leveled for Resolve<'_> {
                     *action = FastAction::PROGRAM;
                 }
             }
-            return;
+            return ShortPrograms::NONE;
         }
         // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
         let (mut those, mut tcp, mut pushed, mut double) = (0u32, 0u32, 0u32, 0u32);
@@ -89,7 +107,7 @@ impl Leveled for Resolve<'_> {
             pushed |= u32::from(connections[i].action.is_any_program()) << i;
         }
         if those == 0 {
-            return;
+            return ShortPrograms::NONE;
         }
         if pushed != 0 {
             ends.prefetch_pushes(pushed, &connections);
@@ -126,6 +144,7 @@ impl Leveled for Resolve<'_> {
             time: now,
             sum: Sum::NONE,
             grown: 0,
+            short: ShortPrograms::NONE,
         };
         let passed = work.take::<false>(&connections, those & !tcp, packets, meta)
             | work.take::<true>(&connections, those & tcp, packets, meta);
@@ -133,6 +152,7 @@ impl Leveled for Resolve<'_> {
         meta.headers.longest += work.grown;
         bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
         meta.add_counted(those);
+        work.short
     }
 }
 
@@ -183,17 +203,18 @@ impl Sum {
 }
 
 /// What the short way needs.
-struct ShortWay<'a> {
+struct ShortWay<'a, 't> {
     table: &'a Table,
     fused: &'a FusedTable,
     liberal: bool,
-    ends: &'a Ends<'a>,
+    ends: &'a Ends<'t>,
     now: Deadlines,
     time: Time,
     /// What is not counted yet.
     sum: Sum,
     /// By how many bytes a packet has grown at most.
     grown: u32,
+    short: ShortPrograms<'t>,
 }
 
 impl Fused {
@@ -204,7 +225,7 @@ impl Fused {
     }
 }
 
-impl ShortWay<'_> {
+impl ShortWay<'_, '_> {
     /// Whether the flows of the way are what they were. Afterwards, the sum is for them.
     #[inline(always)]
     fn holds(&mut self, later: &[FlowAt; LATER], headers: &MaskedHeaders) -> bool {
@@ -252,7 +273,7 @@ impl ShortWay<'_> {
             let mut push = None;
             if connection.action.is_any_program() && goes {
                 push = self.ends.push_of(connection).filter(|push| push.takes(&packets[i]));
-                goes = push.is_some();
+                goes = push.is_some() || self.ends_by_program(i, connection);
             }
             let is_double = connections.double >> i & 1 != 0;
             if is_double && goes {
@@ -276,15 +297,29 @@ impl ShortWay<'_> {
             self.sum.packets |= 1 << i;
             if connection.translated != Translated::No {
                 self.translate::<TCP>(connection, meta.found[i].action, &mut packets[i]);
+                meta.forget_key(i);
             }
             meta.found[i] = connection.result();
             if let Some(push) = push {
                 push.apply(&mut packets[i..=i], &mut meta.keys[i], meta.vlan_limit);
                 meta.found[i].action = FastAction::of(CompiledAction::Output(push.push.port()));
                 self.grown = self.grown.max(push.growth());
+            } else if connection.action.is_any_program() {
+                self.short.set |= 1 << i;
             }
         }
         passed
+    }
+
+    /// Whether the way of packet `i` ends with a program that can be run after the short way. Notes it.
+    #[inline(never)]
+    fn ends_by_program(&mut self, i: usize, connection: &Fused) -> bool {
+        let program = match self.ends.last_action(connection) {
+            Some(CompiledAction::Program(program)) if connection.action == FastAction::PROGRAM => program,
+            _ => return false,
+        };
+        self.short.programs[i] = Some(program);
+        program.is_plain_end()
     }
 
     /// Whether a packet is a right segment that passes. IPv6 has code of its own, so that what is read over IPv4 stays in registers.
@@ -352,7 +387,7 @@ pub struct Ends<'a> {
     pub guard: Guard<'a>,
 }
 
-impl Ends<'_> {
+impl<'a> Ends<'a> {
     /// A flow with its epoch, if it is live. What is read of the flow afterwards holds as long as the epoch is the same.
     pub fn flow_at(&self, flow: FlowRef) -> Option<FlowAt> {
         let epoch = self.counters.of(flow).epoch();
@@ -362,12 +397,18 @@ impl Ends<'_> {
 
     /// What the last flow of a connection's way does, if it puts packets into a tunnel. `None` where it is no more what it was.
     #[inline(always)]
-    fn push_of(&self, connection: &Fused) -> Option<CompactPush<'_>> {
-        match self.table.arena.live(connection.later[0].flow, self.guard)?.action() {
+    fn push_of(&self, connection: &Fused) -> Option<CompactPush<'a>> {
+        match self.last_action(connection)? {
             CompiledAction::Program(program) if connection.action == FastAction::REST => program.tracked_push(),
             CompiledAction::Program(program) => program.compact_push(),
             CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
         }
+    }
+
+    /// What the last flow of a connection's way does. `None` where it is gone.
+    #[inline(always)]
+    fn last_action(&self, connection: &Fused) -> Option<CompiledAction<'a>> {
+        Some(self.table.arena.live(connection.later[0].flow, self.guard)?.action())
     }
 
     /// Prefetches what these connections put before packets, three dependent loads away.
@@ -450,8 +491,8 @@ pub fn end_of(caches: &mut Caches, program: &Program, trail: &Trail) -> Option<F
     caches.rewrites.number(rewrite).map(FastAction::of_rewrite)
 }
 
-/// Ends the trails of those packets of a batch whose flow does something simple in the end: sends them, drops them, rewrites them before, or puts them into
-/// a tunnel. To be called before anything is done with the packets.
+/// Ends the trails of those packets of a batch whose flow only sends or drops them in the end, whatever it does to them before. To be called before anything is
+/// done with the packets.
 #[inline(never)]
 pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &BatchMeta) {
     let mut leader = 0;
@@ -462,8 +503,7 @@ pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &Batc
         let (Some(trail), found) = (meta.trails().get(i), meta.found[leader]) else { continue };
         let is_simple = match found.action.kind() {
             FastActionKind::Output(_) | FastActionKind::Drop(_) => true,
-            FastActionKind::Program if found.action == FastAction::PROGRAM => true,
-            FastActionKind::Program => caches.rewrites.has_without_copies(found.action),
+            FastActionKind::Program => true,
             FastActionKind::Miss => false,
         };
         if !is_simple {
@@ -474,6 +514,7 @@ pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &Batc
         let Some(live) = ends.table.arena.live(found.flow, ends.guard) else { continue };
         if let (FastAction::PROGRAM, CompiledAction::Program(program)) = (found.action, live.action())
             && program.compact_push().is_none()
+            && !program.is_plain_end()
         {
             continue;
         }

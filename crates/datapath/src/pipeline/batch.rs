@@ -199,6 +199,12 @@ impl BatchMeta {
         extract(packet.data(), key, self.vlan_limit);
     }
 
+    /// Forgets the key of packet `i`, whose headers have changed.
+    #[inline(always)]
+    pub fn forget_key(&mut self, i: usize) {
+        self.extracted &= !(1 << i);
+    }
+
     /// Whether the key of packet `i` is extracted.
     #[inline(always)]
     pub fn is_extracted(&self, i: usize) -> bool {

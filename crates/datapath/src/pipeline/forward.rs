@@ -153,11 +153,12 @@ impl Worker {
         }
 
         // Established connections take the short way; others leave it to the next packet.
+        let ends = Ends { table, counters: table.arena.flow_counters(*number), guard };
+        let mut short = None;
         if meta.is_tracked() {
-            let ends = Ends { table, counters: table.arena.flow_counters(*number), guard };
-            fused::resolve(&executor.conntrack, caches.headers.fused(), &ends, packets, meta, executor.now);
+            let fused = caches.headers.fused();
+            short = Some(fused::resolve(&executor.conntrack, fused, &ends, packets, meta, executor.now));
         } else if meta.trails().set_of() != 0 {
-            let ends = Ends { table, counters: table.arena.flow_counters(*number), guard };
             fused::fuse_ends(&ends, caches, count, meta);
         }
 
@@ -259,6 +260,11 @@ impl Worker {
                         flood(executor, rewrite, std::slice::from_ref(&packet), in_port);
                         executor.outputs.push(rewrite.port(), packet, in_port, executor.now);
                     }
+                }
+                FastActionKind::Program
+                    if let Some(program) = short.as_ref().and_then(|short| short.get(run.start)) =>
+                {
+                    act_on_run(executor, CompiledAction::Program(program), meta, packets, run.start, pass);
                 }
                 FastActionKind::Program => {
                     let ends = Ends { table, counters: flow_counters, guard };

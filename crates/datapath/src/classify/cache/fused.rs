@@ -87,8 +87,8 @@ pub struct Fused {
     pub remembered: Remembered,
     /// Of IPv4.
     pub translation: ShortTranslation,
-    /// What is done with packets after their translation: nothing that makes copies, and no program but one that does nothing but put them into a tunnel, in
-    /// its compact form.
+    /// What is done with packets after their translation. A program is that of the last flow: one that only sends packets or drops them, whatever it does to them
+    /// before, or the rest of one, which puts them into a tunnel.
     pub action: FastAction,
     /// Offset of the IP header.
     pub ip: u8,
