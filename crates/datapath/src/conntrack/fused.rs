@@ -146,8 +146,14 @@ impl<'t> Leveled for Resolve<'_, 't> {
             grown: 0,
             short: ShortPrograms::NONE,
         };
-        let passed = work.take::<false>(&connections, those & !tcp, packets, meta)
-            | work.take::<true>(&connections, those & tcp, packets, meta);
+        let (udp, tcp) = (those & !tcp, those & tcp);
+        let passed = if pushed | double == 0 {
+            work.take::<false, false>(&connections, udp, packets, meta)
+                | work.take::<true, false>(&connections, tcp, packets, meta)
+        } else {
+            work.take::<false, true>(&connections, udp, packets, meta)
+                | work.take::<true, true>(&connections, tcp, packets, meta)
+        };
         work.flush(&meta.headers);
         meta.headers.longest += work.grown;
         bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
@@ -255,9 +261,10 @@ impl ShortWay<'_, '_> {
 
     /// Takes those packets the short way, all of TCP or all of UDP: verifies them, looks their connections over, counts them for the
     /// later flows, translates them, and gives them their result. Returns those that have passed; with the others, nothing
-    /// was done. Packets must not overtake an earlier one of their connection that goes the long way.
+    /// was done. Packets must not overtake an earlier one of their connection that goes the long way. Only where there are `SPECIAL` packets,
+    /// some have a second connection, or a program that is run in the end.
     #[inline(always)]
-    fn take<const TCP: bool>(
+    fn take<const TCP: bool, const SPECIAL: bool>(
         &mut self,
         connections: &Connections<'_>,
         those: u32,
@@ -271,11 +278,11 @@ impl ShortWay<'_, '_> {
                 (long == 0 || !connections.has_one_of(i, long)) && self.holds(&connection.later, &meta.headers);
             // A flow whose program has changed since may do something else than what is done here.
             let mut push = None;
-            if connection.action.is_any_program() && goes {
+            if SPECIAL && connection.action.is_any_program() && goes {
                 push = self.ends.push_of(connection).filter(|push| push.takes(&packets[i]));
                 goes = push.is_some() || self.ends_by_program(i, connection);
             }
-            let is_double = connections.double >> i & 1 != 0;
+            let is_double = SPECIAL && connections.double >> i & 1 != 0;
             if is_double && goes {
                 goes = self.second_passes::<TCP, false>(&packets[i], connection, meta.found[i].action);
             }
@@ -304,7 +311,7 @@ impl ShortWay<'_, '_> {
                 push.apply(&mut packets[i..=i], &mut meta.keys[i], meta.vlan_limit);
                 meta.found[i].action = FastAction::of(CompiledAction::Output(push.push.port()));
                 self.grown = self.grown.max(push.growth());
-            } else if connection.action.is_any_program() {
+            } else if SPECIAL && connection.action.is_any_program() {
                 self.short.set |= 1 << i;
             }
         }
