@@ -47,8 +47,8 @@ pub fn resolve<'t>(
     at_best(Resolve { conntrack, fused, ends, packets, meta, now })
 }
 
-/// The programs that packets which took the short way have left to run: those of the flows that they have come to, as they were when
-/// the epochs of these were compared.
+/// The programs that packets which took the short way have left to run: those of the flows that they have come to, as they were when they were found to need
+/// nothing that only the long way knows. A flow may get another program in the meantime, which may need it.
 pub struct ShortPrograms<'a> {
     /// Which packets have one.
     set: u32,
