@@ -27,7 +27,7 @@ use tunnel::send::SourcePorts;
 const TRK: CtState = CtState::TRK;
 
 /// A packet of one of a few connections.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 struct Event {
     client: u8,
     reply: bool,
@@ -501,19 +501,7 @@ fn established_packets_take_the_short_way() {
         let mut ends = Ends::default();
         let mut give = |reply: bool, flags: u16, count: usize| {
             let tcp = tcp.then_some((flags, 0));
-            let event = Event {
-                client: 0,
-                reply,
-                tcp,
-                v6,
-                data: 3,
-                wrong: false,
-                tos: 0,
-                end: 0,
-                offload: 0,
-                after: 0,
-                repeated: 1,
-            };
+            let event = Event { client: 0, reply, tcp, v6, data: 3, ..Event::default() };
             for _ in 0..count {
                 let frame = event.frame(&mut ends, nat);
                 let frame = if from_tunnel { tunnelled(&frame, reply, 0) } else { frame };
@@ -549,20 +537,7 @@ fn unanswered_packets_take_the_short_way() {
         let switch = by_hand(Config::default(), 3);
         install(&switch, Rules { nat: true, rewrites: tunnel, tunnel, second, ..Rules::default() });
         let (dp, _, p) = &switch;
-        let tcp = None;
-        let event = Event {
-            client: 1,
-            reply: false,
-            tcp,
-            v6: false,
-            data: 3,
-            wrong: false,
-            tos: 0,
-            end: 0,
-            offload: 0,
-            after: 0,
-            repeated: 1,
-        };
+        let event = Event { client: 1, data: 3, ..Event::default() };
         let give = |count: usize| {
             for _ in 0..count {
                 p[0].1.give(&event.frame(&mut Ends::default(), true));
@@ -591,8 +566,7 @@ fn nothing_overtakes_a_packet_that_goes_the_long_way() {
     let mut ends = Ends::default();
     let mut frame = |client, reply, flags, data| {
         let tcp = Some((flags, 0));
-        Event { client, reply, tcp, v6: false, data, wrong: false, tos: 0, end: 0, offload: 0, after: 0, repeated: 1 }
-            .frame(&mut ends, false)
+        Event { client, reply, tcp, data, ..Event::default() }.frame(&mut ends, false)
     };
     for (reply, flags) in [(false, 0x02), (true, 0x12), (false, 0x10), (false, 0x10), (false, 0x10)] {
         for client in [0, 1] {
