@@ -204,7 +204,7 @@ impl Iterator for Candidates {
 
 /// What a packet of one direction becomes: the words that are written, and by how much checksums change. It stands in one line of the
 /// cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Translation {
     /// The tuple's words after the translation.

@@ -4,7 +4,7 @@
 mod common;
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{ByHand, by_hand, flow};
@@ -13,11 +13,14 @@ use conntrack::table::slot::Contents;
 use conntrack::tracker::Translate;
 use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
-use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
-use datapath::{Action, Config, Decapsulation, Encapsulation, FlowId, FlowSpec, PortNo, Rewrite};
-use packet::flow::BlockId;
+use datapath::meter::{Meter, MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
+use datapath::{
+    Action, Config, Decapsulation, DropReason, Encapsulation, FlowId, FlowSpec, HashAlgorithm, Miss, PortNo, Punt,
+    Rewrite, SflowPunt, Upcall, Verdict,
+};
+use packet::flow::{BlockId, Blocks};
 use packet::wire::build;
-use packet::{Field, Offload, Packet};
+use packet::{Field, Key, Offload, Packet, Time};
 use ports::tunnel::TunnelPort;
 use proptest::prelude::*;
 use tunnel::header::{Header, Protocol};
@@ -38,6 +41,8 @@ struct Event {
     tos: u8,
     /// The other end of the tunnel that it comes from.
     end: u8,
+    /// How many VLAN tags it has.
+    tags: u8,
     /// What of its checksum is left to do, or was done.
     offload: u8,
     /// Tenths of a second until then.
@@ -55,8 +60,9 @@ fn event() -> impl Strategy<Value = Event> {
     let after = prop_oneof![6 => Just(0u16), 2 => 0..20u16, 1 => 200..400u16];
     let common = (0..3u8, any::<bool>(), tcp, prop::bool::weighted(0.3), 0..9u8, prop::bool::weighted(0.1));
     let offload = prop_oneof![3 => Just(0), 1 => Just(Offload::DATA_VALID), 2 => Just(Offload::NEEDS_CSUM)];
-    (common, 0..2u8, 0..2u8, offload, after, 1..4u8).prop_map(
-        |((client, reply, tcp, v6, data, wrong), tos, end, offload, after, repeated)| Event {
+    let tags = prop_oneof![6 => Just(0u8), 2 => Just(1), 1 => Just(2)];
+    (common, 0..2u8, (0..2u8, tags), offload, after, 1..4u8).prop_map(
+        |((client, reply, tcp, v6, data, wrong), tos, (end, tags), offload, after, repeated)| Event {
             client,
             reply,
             tcp,
@@ -65,6 +71,7 @@ fn event() -> impl Strategy<Value = Event> {
             wrong,
             tos: 4 * tos,
             end,
+            tags,
             offload,
             after,
             repeated,
@@ -141,6 +148,9 @@ impl Event {
         if self.wrong {
             frame[transport + sum_at] ^= 0x55;
         }
+        // The inner tag differs between packets of a connection.
+        let tags = [[0x81, 0, 0, self.data % 2 + 1], [0x81, 0, 0, 5]];
+        frame.splice(12..12, tags[2 - usize::from(self.tags)..].concat());
         frame
     }
 }
@@ -151,7 +161,7 @@ impl Event {
         if self.offload != Offload::NEEDS_CSUM {
             return Offload { flags: self.offload, ..Offload::NONE };
         }
-        let start = behind + if self.v6 { 54 } else { 34 };
+        let start = behind + 4 * usize::from(self.tags) + if self.v6 { 54 } else { 34 };
         let csum_offset = if self.tcp.is_some() { 16 } else { 6 };
         Offload { flags: self.offload, csum_start: start as u16, csum_offset, ..Offload::NONE }
     }
@@ -183,6 +193,95 @@ struct Rules {
     second_nat: bool,
     /// What is done before packets are sent.
     before: Before,
+    /// Before they are tracked for the first time.
+    first: Early,
+    /// Before they are tracked again, or after they were tracked.
+    again: Early,
+    /// In the end, they go different ways by their hash.
+    hash: bool,
+}
+
+/// What programs do before packets are tracked.
+#[derive(Clone, Copy, Default, Debug)]
+enum Early {
+    #[default]
+    Nothing,
+    /// All of it is copied.
+    Copy,
+    /// The beginning is copied, as for a mirror.
+    Mirror,
+    /// A copy is put into a tunnel.
+    Tunnel,
+    /// Few packets pass a meter.
+    Meter,
+    /// All are samples: a copy is sent.
+    Sample,
+    /// Another sample, which goes to the slow path.
+    Report,
+    /// The metadata of tracking is cleared.
+    Clear,
+    /// Addresses of Ethernet and the TTL are rewritten.
+    Route,
+    /// The TOS is rewritten.
+    Tos,
+    /// A tag is removed.
+    Pop,
+    /// One is pushed.
+    Push,
+    /// One is changed.
+    Tag,
+    /// A copy of what has no tag any more, and is routed.
+    PopCopyRoute,
+    /// An address is rewritten.
+    Address,
+}
+
+impl Early {
+    const ALL: [Early; 15] = [
+        Early::Nothing,
+        Early::Copy,
+        Early::Mirror,
+        Early::Tunnel,
+        Early::Meter,
+        Early::Sample,
+        Early::Report,
+        Early::Clear,
+        Early::Route,
+        Early::Tos,
+        Early::Pop,
+        Early::Push,
+        Early::Tag,
+        Early::PopCopyRoute,
+        Early::Address,
+    ];
+
+    fn any() -> impl Strategy<Value = Early> {
+        prop_oneof![10 => Just(Early::Nothing), 14 => prop::sample::select(Early::ALL.to_vec())]
+    }
+
+    /// The actions. Copies go to this port.
+    fn actions(self, port: PortNo, meter: &Arc<Meter>) -> Vec<Action> {
+        let set = |field, value: u128| Action::Set(Arc::new(Rewrite::field(field, value)));
+        let copy = Action::Output(port);
+        let route = || vec![set(Field::DlSrc, 9), set(Field::DlDst, 8), set(Field::NwTtl, 63)];
+        match self {
+            Early::Nothing => vec![],
+            Early::Copy => vec![copy],
+            Early::Mirror => vec![Action::Truncate { max_len: 60 }, copy],
+            Early::Tunnel => vec![Action::Clone(vec![tunnel(port), copy])],
+            Early::Meter => vec![Action::Meter(meter.clone())],
+            Early::Sample => vec![Action::Sample { probability: u32::MAX, actions: vec![Action::PopVlan, copy] }],
+            Early::Report => report(),
+            Early::Clear => vec![Action::CtClear],
+            Early::Route => route(),
+            Early::Tos => vec![set(Field::NwTos, 4)],
+            Early::Pop => vec![Action::PopVlan],
+            Early::Push => vec![Action::PushVlan { tpid: 0x8100, tci: 3 }],
+            Early::Tag => vec![set(Field::VlanTci, 0x1003)],
+            Early::PopCopyRoute => [vec![Action::PopVlan, copy], route()].concat(),
+            Early::Address => vec![set(Field::NwSrc, 0x0a00_0063)],
+        }
+    }
 }
 
 /// What programs do that have no compact form, or one with copies.
@@ -198,6 +297,15 @@ enum Before {
     Meter,
     /// A copy has a tag, the packet has none.
     Tag,
+    /// All are samples for a collector.
+    Report,
+}
+
+/// A sample of each packet, for a collector.
+fn report() -> Vec<Action> {
+    let sflow = SflowPunt { bridge: 1, vlan_tci: 0, output: 0, tunnel: None, mpls: Vec::new() };
+    let punt = Action::Punt(Arc::new(Punt::Sflow(sflow)));
+    vec![Action::Sample { probability: u32::MAX, actions: vec![punt] }]
 }
 
 impl Rules {
@@ -215,13 +323,16 @@ impl Rules {
 fn rules() -> impl Strategy<Value = Rules> {
     let bools = any::<[bool; 11]>();
     let before = prop_oneof![
-        4 => Just(Before::Nothing), 1 => Just(Before::Copy), 1 => Just(Before::Mirror), 1 => Just(Before::Meter), 1 => Just(Before::Tag)
+        4 => Just(Before::Nothing), 1 => Just(Before::Copy), 1 => Just(Before::Mirror), 1 => Just(Before::Meter), 1 => Just(Before::Tag),
+        1 => Just(Before::Report)
     ];
-    (bools, 0..2u16, before).prop_map(
+    let early = (Early::any(), Early::any(), prop::bool::weighted(0.3));
+    (bools, 0..2u16, before, early).prop_map(
         |(
             [nat, mark, commits_all, rewrites, thrice, tos, tunnel, from_tunnel, ends, second, second_nat],
             zone,
             before,
+            (first, again, hash),
         )| {
             let ends = ends && from_tunnel;
             Rules {
@@ -238,6 +349,9 @@ fn rules() -> impl Strategy<Value = Rules> {
                 second,
                 second_nat,
                 before,
+                first,
+                again,
+                hash,
             }
         },
     )
@@ -298,11 +412,14 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
         let mark = rules.mark.then_some((5, 0xff));
         ct(Request { zone, commit: true, nat, mark, ..Request::default() })
     };
+    let meters = Arc::<MeterNumbers>::default();
     let bands = [
         MeterBand { rate: 5, burst: 5, kind: MeterBandKind::Remark(1) },
         MeterBand { rate: 20, burst: 20, kind: MeterBandKind::Drop },
     ];
-    let meter = Arc::<MeterNumbers>::default().add(MeterUnit::Packets, &bands, dp.now()).unwrap();
+    // What passes two of them in other batches finds each as it was left, but not one that it passes twice.
+    let [meter, limit, other_limit, last_limit] = [&bands[..], &bands[1..], &bands[1..], &bands[1..]]
+        .map(|bands| meters.add(MeterUnit::Packets, bands, dp.now()).unwrap());
     let to = |port: PortNo| {
         let port = sends_to(port);
         let copy = || Action::Output(invalid);
@@ -311,6 +428,7 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
             Before::Copy => vec![copy()],
             Before::Mirror => vec![Action::Truncate { max_len: 60 }, copy()],
             Before::Meter => vec![Action::Meter(meter.clone())],
+            Before::Report => report(),
             Before::Tag => vec![Action::PushVlan { tpid: 0x8100, tci: 7 }, copy(), Action::PopVlan],
         };
         if rules.rewrites {
@@ -333,13 +451,26 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
     let mut specs: Vec<FlowSpec> = Vec::new();
     for (dl_type, v6) in [(0x0800, false), (0x86dd, true)] {
         for (port, other) in [(inside, outside), (outside, inside)] {
-            specs.push(flow(port, 0, &[(Field::DlType, dl_type)], vec![look(zones(port)[0]), Action::Recirc(1)]));
+            let [again, at_last] = [&other_limit, &last_limit].map(|limit| rules.again.actions(invalid, limit));
+            let looks = [rules.first.actions(invalid, &limit), vec![look(zones(port)[0]), Action::Recirc(1)]].concat();
+            specs.push(flow(port, 0, &[(Field::DlType, dl_type)], looks));
             let mask = TRK | new | est | inv;
             specs.push(after(port, 1, dl_type, TRK | inv, mask, vec![Action::Output(invalid)]));
             let thrice = rules.thrice || rules.second;
-            let established = if thrice { vec![look(zones(port)[1]), Action::Recirc(2)] } else { to(other) };
+            let hash = Action::Hash { algorithm: HashAlgorithm::L4, basis: 0 };
+            let last = if rules.hash { [at_last, vec![hash, Action::Recirc(3)]].concat() } else { to(other) };
+            let tracked = || [again.clone(), vec![look(zones(port)[1]), Action::Recirc(2)]].concat();
+            let established = if thrice { tracked() } else { last.clone() };
+            if rules.hash {
+                for (bit, actions) in [(0, to(other)), (1, vec![Action::Output(invalid)])] {
+                    let mut spec = flow(port, 3, &[(Field::DlType, dl_type)], actions);
+                    spec.key.set(Field::DpHash, bit);
+                    spec.mask.add(Field::DpHash, 1);
+                    specs.push(spec);
+                }
+            }
             specs.push(after(port, 1, dl_type, TRK | est, mask, established.clone()));
-            specs.push(after(port, 2, dl_type, TRK | est, mask, to(other)));
+            specs.push(after(port, 2, dl_type, TRK | est, mask, last));
             let last = if thrice { specs.len() - 1 } else { specs.len() - 2 };
             if rules.tos {
                 let mut high = after(
@@ -386,12 +517,38 @@ fn install(switch: &ByHand, rules: Rules) -> Vec<FlowId> {
 /// Flows that match fields of which no packet has the value.
 fn flows_for_none(switch: &ByHand, rules: Rules, n: usize) -> Vec<FlowId> {
     let (dp, _, p) = switch;
-    let fields =
-        [Field::NwTtl, Field::TunTtl, Field::TcpDst, Field::CtMark, Field::DlSrc, Field::TunIpv6Src, Field::NwTos];
+    let fields = [
+        Field::VlanTci,
+        Field::NwTtl,
+        Field::TunTtl,
+        Field::TcpDst,
+        Field::CtMark,
+        Field::DlSrc,
+        Field::TunIpv6Src,
+        Field::NwTos,
+    ];
     let fields = [fields[n % fields.len()], fields[n / 3 % fields.len()]].map(|field| (field, 0xf0));
     let port = |reply: bool| if rules.from_tunnel { tunnel_port(reply) } else { p[usize::from(reply)].0 };
     let stages = [false, true].into_iter().flat_map(|reply| [(port(reply), 0), (port(reply), n as u32 % 2 + 1)]);
     stages.map(|(port, recirc)| dp.install(flow(port, recirc, &fields, vec![])).unwrap()).collect()
+}
+
+/// A slow path that keeps what it gets, and its metadata.
+#[derive(Default)]
+struct Reports(Mutex<Vec<(Vec<u8>, Key)>>);
+
+impl Upcall for Reports {
+    fn misses(&self, misses: &mut [Miss], _: Time) {
+        misses.iter_mut().for_each(|miss| miss.verdict = Verdict::Drop(DropReason::Rule));
+    }
+
+    fn punt(&self, packet: &Packet, key: &Key, _: &Punt, _: Time) {
+        let mut key = key.clone();
+        // Collectors are not told of the rest.
+        key.keep(Blocks::COMMON.with(BlockId::L3).with(BlockId::Tunnel).with(BlockId::TunMeta0));
+        [Field::RecircId, Field::DpHash].into_iter().for_each(|field| key.set(field, 0));
+        self.0.lock().unwrap().push((packet.data().to_vec(), key));
+    }
 }
 
 /// All connections, in an order of their own.
@@ -414,6 +571,11 @@ proptest! {
         let config = |caches| Config { exact_one_in: caches, ..Config::default() };
         let (short, long) = (by_hand(config(1), 3), by_hand(config(0), 3));
         let ids = [install(&short, rules), install(&long, rules)];
+        let reports = [&short, &long].map(|switch| {
+            let reports = Arc::<Reports>::default();
+            switch.0.set_upcall(reports.clone());
+            reports
+        });
         let mut ends = Ends::default();
         let mut others = [Vec::new(), Vec::new()];
         for (n, event) in events.iter().enumerate() {
@@ -462,9 +624,14 @@ proptest! {
                     p[port].1.queues[0].lock().unwrap().push_back(packet);
                 }
                 while dp.poll() > 0 {}
-                sent.push([0, 1, 2].map(|port: usize| p[port].1.take()));
+                // Copies of the same packets by different flows have no order.
+                let mut copies = p[2].1.take();
+                copies.sort();
+                sent.push([p[0].1.take(), p[1].1.take(), copies]);
             }
             prop_assert_eq!(&sent[0], &sent[1], "packet {}: {:?}", n, event);
+            let [first, second] = &reports;
+            prop_assert_eq!(&*first.0.lock().unwrap(), &*second.0.lock().unwrap(), "after packet {}: {:?}", n, event);
             prop_assert_eq!(connections(&short), connections(&long), "after packet {}: {:?}", n, event);
         }
         for (a, b) in ids[0].iter().zip(&ids[1]) {
@@ -480,7 +647,7 @@ fn established_packets_take_the_short_way() {
     let ways =
         [(false, false, false), (true, false, false), (false, true, false), (true, true, true), (false, false, true)];
     let all = cases.into_iter().flat_map(|case| ways.map(|way| (case, way)));
-    let befores = [Before::Nothing, Before::Copy, Before::Mirror, Before::Meter, Before::Tag];
+    let befores = [Before::Nothing, Before::Copy, Before::Mirror, Before::Meter, Before::Tag, Before::Report];
     let all = all.flat_map(|case| befores.map(|before| (case, before)));
     for (((nat, tcp, v6), (tunnel, from_tunnel, second)), before) in all {
         let switch = by_hand(Config::default(), 3);
@@ -527,6 +694,61 @@ fn established_packets_take_the_short_way() {
         dp.conntrack().set_fusing(false);
         give(false, 0x10, 20);
         assert_eq!(dp.stats().workers[0].recirculated, after + 20 * (1 + passes + u64::from(second)), "switched off");
+    }
+}
+
+/// Whatever else is done with them before they are tracked, and in between.
+#[test]
+fn what_comes_before_tracking_is_done_on_the_short_way() {
+    let cases = [(false, false), (true, false), (true, true)];
+    let ways =
+        [(false, false, false), (true, false, false), (false, true, false), (true, true, true), (false, false, true)];
+    let all = cases.into_iter().flat_map(|case| ways.map(|way| (case, way)));
+    let earlies =
+        Early::ALL.into_iter().flat_map(|early| [(early, Early::Nothing), (Early::Nothing, early), (early, early)]);
+    let all = all.flat_map(|case| earlies.clone().map(move |early| (case, early)));
+    for (((nat, tcp), (from_tunnel, second, hash)), (first, again)) in all {
+        // The metadata of a later pass is not known on the short way, and neither is what lies behind a second tag.
+        let again_twice = second && hash;
+        if matches!((first, again), (_, Early::Sample) | (Early::Push, Early::Push))
+            || again_twice && matches!(again, Early::Push)
+        {
+            continue;
+        }
+        let switch = by_hand(Config::default(), 3);
+        let rules = Rules { nat, zone: 1, rewrites: true, from_tunnel, second, hash, first, again, ..Rules::default() };
+        install(&switch, rules);
+        let (dp, clock, p) = &switch;
+        let mut ends = Ends::default();
+        // The first address is the one that packets are given, so that answers fit.
+        let address = [first, again].iter().any(|early| matches!(early, Early::Address));
+        let mut give = |reply: bool, flags: u16, count: usize| {
+            let tcp = tcp.then_some((flags, 0));
+            let event = Event { client: 0, reply, tcp, data: 3, ..Event::default() };
+            for _ in 0..count {
+                clock.advance(Duration::from_millis(200));
+                let frame = event.frame(&mut ends, nat);
+                let frame = if from_tunnel { tunnelled(&frame, reply, 0) } else { frame };
+                p[usize::from(reply)].1.give(&frame);
+                while dp.poll() > 0 {}
+            }
+        };
+        if address {
+            continue;
+        }
+        give(false, 0x02, 1);
+        give(true, 0x12, 1);
+        for _ in 0..2 {
+            give(false, 0x10, 2);
+            give(true, 0x10, 2);
+        }
+        let passes = u64::from(from_tunnel);
+        let so_far = (dp.stats().workers[0].recirculated, p[0].1.sent() + p[1].1.sent());
+        give(false, 0x10, 20);
+        give(true, 0x10, 20);
+        let after = (dp.stats().workers[0].recirculated, p[0].1.sent() + p[1].1.sent());
+        assert_eq!(after.0, so_far.0 + 40 * passes, "nat {nat}, tcp {tcp}, {rules:?}");
+        assert!(hash || after.1 == so_far.1 + 40, "nat {nat}, tcp {tcp}, {rules:?}");
     }
 }
 

@@ -139,6 +139,22 @@ impl CompactRewrite {
         Some(())
     }
 
+    /// Whether it pushes or removes a tag.
+    pub fn changes_tags(&self) -> bool {
+        self.tag_change != TagChange::None
+    }
+
+    /// This one, then another one, which packets are sent by. Neither is a flood, and this one changes no tags.
+    pub fn then(&self, next: &CompactRewrite) -> CompactRewrite {
+        debug_assert!(!self.changes_tags() && self.copies().is_empty() && next.copies().is_empty());
+        CompactRewrite {
+            keep: self.keep & next.keep,
+            written: self.written & next.keep | next.written,
+            ttl: (self.ttl.0 & !next.ttl.1 | next.ttl.0, self.ttl.1 | next.ttl.1),
+            ..*next
+        }
+    }
+
     /// The output port.
     #[inline(always)]
     pub fn port(&self) -> PortNo {

@@ -98,6 +98,12 @@ impl<'a> KeyView<'a> {
         }
     }
 
+    /// Notes that tags were pushed or removed, and the frame has become so much longer.
+    pub fn shift(&mut self, by: i16) {
+        shift(&mut self.layers, by);
+        self.outdate();
+    }
+
     /// Notes that addresses, ports or lengths in the frame have changed.
     pub fn outdate(&mut self) {
         if self.validity == KeyValidity::All {
@@ -127,10 +133,16 @@ pub fn follow(step: &Step, layers: &mut Layers) {
         }
         _ => return,
     };
-    layers.vlans = layers.vlans.saturating_add_signed(by / 4);
+    shift(layers, by);
+}
+
+/// Moves the headers behind the tags.
+#[inline(always)]
+fn shift(layers: &mut Layers, by: i16) {
+    layers.vlans = layers.vlans.saturating_add_signed((by / 4) as i8);
     for at in [&mut layers.l2_5, &mut layers.l3, &mut layers.l4] {
         if *at != Layers::NONE {
-            *at = at.wrapping_add_signed(by.into());
+            *at = at.wrapping_add_signed(by);
         }
     }
 }
@@ -203,6 +215,17 @@ impl Stepped {
     fn found(has_header: bool) -> Stepped {
         if has_header { Stepped::Done } else { Stepped::Malformed }
     }
+
+    /// Why the packet has to be dropped, if it has to be.
+    fn drop_reason(self) -> Option<DropReason> {
+        match self {
+            Stepped::NoBuffer => Some(DropReason::NoBuffer),
+            Stepped::NotPushed => Some(DropReason::TunnelPush),
+            Stepped::Exceeds => Some(DropReason::Meter),
+            Stepped::Malformed => Some(DropReason::Malformed),
+            Stepped::Done | Stepped::Fragment | Stepped::Unfinished => None,
+        }
+    }
 }
 
 impl Executor {
@@ -222,21 +245,33 @@ impl Executor {
     ) {
         let mut rest = steps;
         while let Some((step, later)) = rest.split_first() {
-            match self.step(step, &mut packet, view, next) {
-                Stepped::Done => view.follow(step),
-                Stepped::NoBuffer => return self.outputs.retire_one(packet, DropReason::NoBuffer, view.in_port()),
-                Stepped::NotPushed => return self.outputs.retire_one(packet, DropReason::TunnelPush, view.in_port()),
-                Stepped::Exceeds => return self.outputs.retire_one(packet, DropReason::Meter, view.in_port()),
-                Stepped::Malformed => return self.outputs.retire_one(packet, DropReason::Malformed, view.in_port()),
+            let stepped = self.step(step, &mut packet, view, next);
+            if let Some(reason) = stepped.drop_reason() {
+                return self.outputs.retire_one(packet, reason, view.in_port());
+            }
+            match stepped {
                 Stepped::Unfinished => return self.run_finished(rest, end, packet, view, next),
                 Stepped::Fragment => match self.track_fragment(rest, end, packet, view, next) {
                     Some(alone) => packet = alone,
                     None => return,
                 },
+                _ => view.follow(step),
             }
             rest = later;
         }
         self.finish(end, packet, view, next);
+    }
+
+    /// Takes a step that may come before tracking: see [`Course`](crate::actions::program::Course). Returns the packet, unless it was dropped.
+    pub fn take_step(&mut self, step: &Step, mut packet: Packet, view: &mut KeyView<'_>, next: Pass) -> Option<Packet> {
+        let stepped = self.step(step, &mut packet, view, next);
+        if let Some(reason) = stepped.drop_reason() {
+            self.outputs.retire_one(packet, reason, view.in_port());
+            return None;
+        }
+        debug_assert!(stepped == Stepped::Done, "others do not come before tracking");
+        view.follow(step);
+        Some(packet)
     }
 
     /// Executes a step. Afterwards the view has to [`follow`](KeyView::follow) it.

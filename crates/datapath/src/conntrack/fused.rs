@@ -9,29 +9,28 @@
 //! closes a connection, or lies outside of the windows, a wrong checksum, and whatever comes after a change of the
 //! connection's state, mark or label.
 
+use ::conntrack::nat::ShortTranslation;
 use ::conntrack::table::Table;
 use ::conntrack::table::remembered::{Deadlines, Moment, Place};
 use packet::{BATCH_SIZE, Offload, Packet, Time};
 
 use super::Conntrack;
-use super::trail::{Tracked, Trail};
+use super::ends::Ends;
+use super::stepped::{SteppedPackets, can_go};
+use super::trail::Trail;
 use super::verify::{self, Expected};
-use crate::actions::compact_form::CompactPush;
+use crate::actions::compact::CompactRewrite;
 use crate::actions::program::{Program, Way};
 use crate::classify::bits;
-use crate::classify::cache::fused::{FlowAt, Fused, FusedKind, FusedTable, LATER, Translated, in_words};
+use crate::classify::cache::fused::{FlowAt, Fused, FusedKind, FusedTable, LATER, More, Translated, in_words};
 use crate::classify::cache::headers::Found;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::cpu::{Leveled, at_best};
-use crate::classify::plan::Origin;
 use crate::classify::scan::MaskedHeaders;
 use crate::classify::table::arena::{CompiledAction, FastAction, FastActionKind};
-use crate::classify::table::flow_counters::FlowCounters;
 use crate::classify::table::flow_ref::FlowRef;
-use crate::classify::{Caches, Table as FlowTable, prefetch};
+use crate::classify::{Caches, prefetch};
 use crate::pipeline::batch::BatchMeta;
-use crate::pipeline::recirculation::RecircStage;
-use crate::sync::rcu::Guard;
 
 /// Takes the packets of a batch the short way whose result is a fused connection, and gives those for which it is not the
 /// result of their first flow. Afterwards no result is a fused connection. Returns the programs that packets have left to run.
@@ -53,10 +52,13 @@ pub struct ShortPrograms<'a> {
     /// Which packets have one.
     set: u32,
     programs: [Option<&'a Program>; BATCH_SIZE],
+    /// The packets that are to go their way in steps, whose result is their program.
+    pub stepped: SteppedPackets,
 }
 
 impl<'a> ShortPrograms<'a> {
-    const NONE: ShortPrograms<'static> = ShortPrograms { set: 0, programs: [None; BATCH_SIZE] };
+    const NONE: ShortPrograms<'static> =
+        ShortPrograms { set: 0, programs: [None; BATCH_SIZE], stepped: SteppedPackets::NONE };
 
     /// That of packet `i`.
     #[inline(always)]
@@ -94,7 +96,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
             return ShortPrograms::NONE;
         }
         // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
-        let (mut those, mut tcp, mut pushed, mut double) = (0u32, 0u32, 0u32, 0u32);
+        let (mut those, mut tcp, mut pushed, mut double, mut stepped) = (0u32, 0u32, 0u32, 0u32, 0u32);
         let mut connections = [fused.get(0); BATCH_SIZE];
         let mut places = [None; BATCH_SIZE];
         for i in bits(meta.starts()) {
@@ -104,10 +106,14 @@ impl<'t> Leveled for Resolve<'_, 't> {
             those |= 1 << i;
             tcp |= u32::from(connections[i].kind.is_tcp()) << i;
             double |= u32::from(connections[i].kind.is_double()) << i;
+            stepped |= u32::from(connections[i].kind.is_in_steps()) << i;
             pushed |= u32::from(connections[i].action.is_any_program()) << i;
         }
         if those == 0 {
             return ShortPrograms::NONE;
+        }
+        if stepped != 0 {
+            prefetch_ways(ends, fused, stepped, meta);
         }
         if pushed != 0 {
             ends.prefetch_pushes(pushed, &connections);
@@ -131,6 +137,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
                 those |= 1 << at;
                 tcp |= (tcp >> i & 1) << at;
                 double |= (double >> i & 1) << at;
+                stepped |= (stepped >> i & 1) << at;
             }
         }
         // 4. Take the packets. Protocols one after the other, since each is read by other code.
@@ -144,9 +151,14 @@ impl<'t> Leveled for Resolve<'_, 't> {
             time: now,
             sum: Sum::NONE,
             grown: 0,
+            long: 0,
             short: ShortPrograms::NONE,
         };
-        let (udp, tcp) = (those & !tcp, those & tcp);
+        if stepped != 0 {
+            work.choose_steps(&connections, stepped, packets, meta);
+        }
+        let taken = those & !stepped;
+        let (udp, tcp) = (taken & !tcp, taken & tcp);
         let passed = if pushed | double == 0 {
             work.take::<false, false>(&connections, udp, packets, meta)
                 | work.take::<true, false>(&connections, tcp, packets, meta)
@@ -156,10 +168,28 @@ impl<'t> Leveled for Resolve<'_, 't> {
         };
         work.flush(&meta.headers);
         meta.headers.longest += work.grown;
+        if work.short.stepped.set() != 0 && work.long != 0 {
+            work.stay_behind(&connections);
+        }
         bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
         meta.add_counted(those);
         work.short
     }
+}
+
+/// Prefetches what packets need that go their way in steps, four dependent loads away.
+#[inline(never)]
+fn prefetch_ways(ends: &Ends<'_>, fused: &FusedTable, those: u32, meta: &BatchMeta) {
+    let arena = &ends.table.arena;
+    let ways = || bits(those).filter_map(|i| meta.found[i].action.fused()).map(|number| fused.way(number));
+    ways().for_each(|way| {
+        let start = std::ptr::from_ref(way).cast::<u8>();
+        [0, 64, 128, 192].into_iter().for_each(|at| prefetch(start.wrapping_add(at)));
+    });
+    let flows = || ways().flat_map(|way| &way.flows[..usize::from(way.passes).min(way.flows.len())]);
+    flows().for_each(|flow| arena.prefetch_header(flow.flow));
+    flows().for_each(|flow| prefetch(ends.counters.of(flow.flow)));
+    flows().for_each(|flow| arena.prefetch_program(flow.flow));
 }
 
 /// Prefetches the second connections of those packets, two dependent loads away.
@@ -220,6 +250,8 @@ struct ShortWay<'a, 't> {
     sum: Sum,
     /// By how many bytes a packet has grown at most.
     grown: u32,
+    /// The packets that go the long way.
+    long: u32,
     short: ShortPrograms<'t>,
 }
 
@@ -271,7 +303,7 @@ impl ShortWay<'_, '_> {
         packets: &mut [Packet],
         meta: &mut BatchMeta,
     ) -> u32 {
-        let (mut passed, mut long) = (0u32, 0u32);
+        let (mut passed, mut long) = (0u32, self.long);
         for i in bits(those) {
             let connection = connections.connections[i];
             let mut goes =
@@ -315,7 +347,34 @@ impl ShortWay<'_, '_> {
                 self.short.set |= 1 << i;
             }
         }
+        self.long = long;
         passed
+    }
+
+    /// Notes which packets can go their way in steps, of those that may.
+    #[inline(never)]
+    fn choose_steps(&mut self, connections: &Connections<'_>, those: u32, packets: &[Packet], meta: &BatchMeta) {
+        for i in bits(those) {
+            let Some(number) = meta.found[i].action.fused() else { continue };
+            let way = (connections.connections[i], self.fused.way(number));
+            let goes = (self.long == 0 || !connections.has_one_of(i, self.long))
+                && can_go(self.ends, self.table, way, &packets[i], self.liberal, &mut self.now);
+            if goes {
+                self.short.stepped.add(i, number);
+            } else {
+                self.long |= 1 << i;
+            }
+        }
+    }
+
+    /// Has those packets go the long way, too, that would overtake another one.
+    #[cold]
+    fn stay_behind(&mut self, connections: &Connections<'_>) {
+        for i in bits(self.short.stepped.set()) {
+            if connections.has_one_of(i, self.long) {
+                self.short.stepped.remove(1 << i);
+            }
+        }
     }
 
     /// Whether the way of packet `i` ends with a program that can be run after the short way. Notes it.
@@ -362,12 +421,7 @@ impl ShortWay<'_, '_> {
         if !TCP {
             return self.table.pass_simple_at::<PASSES>(place, second, &mut self.now);
         }
-        let segment = match verify::tcp_segment_over_ipv4(packet, connection.ip.into()) {
-            Expected::Right(segment) => Some(segment),
-            Expected::Wrong => None,
-            Expected::Other => verify::tcp_segment_over_ipv6(packet, connection.ip.into()),
-        };
-        segment.is_some_and(|segment| {
+        verify::tcp_segment(packet, connection.ip.into()).is_some_and(|segment| {
             self.table.pass_tcp_at::<PASSES>(place, second, &segment, self.liberal, &mut self.now)
         })
     }
@@ -384,94 +438,36 @@ impl ShortWay<'_, '_> {
     }
 }
 
-/// What it takes to read the flows of a way, and to end a trail.
-pub struct Ends<'a> {
-    /// The flows.
-    pub table: &'a FlowTable,
-    /// The worker's counters.
-    pub counters: FlowCounters<'a>,
-    /// Keeps flows from being freed.
-    pub guard: Guard<'a>,
-}
-
-impl<'a> Ends<'a> {
-    /// A flow with its epoch, if it is live. What is read of the flow afterwards holds as long as the epoch is the same.
-    pub fn flow_at(&self, flow: FlowRef) -> Option<FlowAt> {
-        let epoch = self.counters.of(flow).epoch();
-        self.table.arena.live(flow, self.guard)?;
-        Some(FlowAt { flow, epoch })
-    }
-
-    /// What the last flow of a connection's way does, if it puts packets into a tunnel. `None` where it is no more what it was.
-    #[inline(always)]
-    fn push_of(&self, connection: &Fused) -> Option<CompactPush<'a>> {
-        match self.last_action(connection)? {
-            CompiledAction::Program(program) if connection.action == FastAction::REST => program.tracked_push(),
-            CompiledAction::Program(program) => program.compact_push(),
-            CompiledAction::Output(_) | CompiledAction::Drop(_) => None,
-        }
-    }
-
-    /// What the last flow of a connection's way does. `None` where it is gone.
-    #[inline(always)]
-    fn last_action(&self, connection: &Fused) -> Option<CompiledAction<'a>> {
-        Some(self.table.arena.live(connection.later[0].flow, self.guard)?.action())
-    }
-
-    /// Prefetches what these connections put before packets, three dependent loads away.
-    #[inline(never)]
-    fn prefetch_pushes(&self, those: u32, connections: &[&Fused; BATCH_SIZE]) {
-        let arena = &self.table.arena;
-        bits(those).for_each(|i| arena.prefetch_header(connections[i].later[0].flow));
-        bits(those).for_each(|i| arena.prefetch_program(connections[i].later[0].flow));
-        bits(those).filter_map(|i| self.push_of(connections[i])).for_each(|push| push.prefetch());
-    }
-
-    /// The beginning of a trail, for packet `i` of a batch, which some flow has and a port has received.
-    pub fn begins(&self, meta: &BatchMeta, i: usize) -> Option<(FlowAt, u64)> {
-        if !meta.is_tracked() || !meta.has_line(i) {
-            return None;
-        }
-        let list = self.table.list(meta.stage(), self.guard)?;
-        let pattern = list.plan.pattern_of(Origin::of(&meta.headers.lines[i].0))?;
-        let first = self.flow_at(meta.found[i].flow)?;
-        pattern.tells_connections.then_some((first, list.plan.serial))
-    }
-
-    /// The trail of a packet that has come to another flow, which matches nothing that differs between packets of one
-    /// line.
-    pub fn goes_on(&self, trail: &Trail, stage: RecircStage, flow: FlowAt) -> Option<Trail> {
-        let list = self.table.list(RecircStage { recirc_id: 0, ..stage }, self.guard)?;
-        let tracked = list.plan.tracked.as_deref().filter(|_| list.plan.serial == trail.serial)?;
-        let live = self.table.arena.live(flow.flow, self.guard)?;
-        let place = usize::from(trail.passes);
-        if place == LATER || !live.is_within(tracked) {
-            return None;
-        }
-        let mut on = trail.clone();
-        // The last one comes first.
-        on.later.copy_within(..LATER - 1, 1);
-        on.later[0] = flow;
-        on.passes += 1;
-        Some(on)
-    }
-}
-
-/// Leaves a fused connection for the next packet of a trail that ends with this action.
-pub fn fuse(caches: &mut Caches, trail: &Trail, action: FastAction) {
+/// Leaves a fused connection for the next packet of a trail that ends with this action; or with one that only the flows of the way know.
+fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
     if !caches.headers.is_on() {
         return;
     }
-    let Tracked { first, second, translation } = &trail.tracked;
-    let short = translation.as_ref().and_then(|translation| translation.short());
+    let line = (&trail.line.0, trail.hash);
+    let (action, few, later) = (action.filter(|_| !trail.in_steps), trail.tracked.few(), trail.later());
+    let (Some(action), Some((first, second, translation)), Some(later)) = (action, few, later) else {
+        let fused = Fused {
+            later: [FlowAt::NONE; LATER],
+            remembered: trail.tracked.first(),
+            translation: ShortTranslation::default(),
+            action: FastAction::PROGRAM,
+            ip: trail.ip,
+            transport: trail.transport,
+            kind: FusedKind::in_steps(trail.is_tcp),
+            translated: Translated::No,
+        };
+        let more = More { way: Some(&trail.way()), ..More::default() };
+        return caches.headers.insert_fused(line, trail.flows[0], &fused, more);
+    };
+    let short = translation.and_then(|translation| translation.short());
     let translated = match (translation, short) {
         (None, _) => Translated::No,
         (Some(_), Some(_)) => Translated::Short,
         (Some(_), None) => Translated::Long,
     };
     let fused = Fused {
-        later: trail.later,
-        remembered: *first,
+        later,
+        remembered: first,
         translation: short.unwrap_or_default(),
         action,
         ip: trail.ip,
@@ -479,23 +475,46 @@ pub fn fuse(caches: &mut Caches, trail: &Trail, action: FastAction) {
         kind: FusedKind::new(trail.is_tcp, second.is_some()),
         translated,
     };
-    let long = translation.as_ref().filter(|_| translated == Translated::Long);
-    let line = (&trail.line.0, trail.hash);
-    caches.headers.insert_fused(line, trail.first, &fused, (long, second.as_ref()));
+    let translation = translation.filter(|_| translated == Translated::Long);
+    let more = More { translation, second: second.as_ref(), way: None };
+    caches.headers.insert_fused(line, trail.flows[0], &fused, more);
 }
 
-/// The action of a flow whose program tracks the packets of a trail, and then rewrites and sends them, or puts them into a tunnel. The latter is
-/// read of the flow of a later pass.
-pub fn end_of(caches: &mut Caches, program: &Program, trail: &Trail) -> Option<FastAction> {
-    let rewrite = match program.way()? {
-        Way::Again => return None,
-        Way::Pushes => return (trail.passes > 0).then_some(FastAction::REST),
-        Way::Ends(rewrite) => rewrite,
-    };
-    if program.only_tracks() {
-        return Some(FastAction::of(CompiledAction::Output(rewrite.port())));
+/// The action that does what a trail has rewritten, and then this rewrite, which sends packets.
+fn rewritten(caches: &mut Caches, trail: &Trail, last: &CompactRewrite) -> Option<FastAction> {
+    let all = trail.rewrite.map_or(*last, |before| before.then(last));
+    if all == CompactRewrite::to(last.port()) {
+        return Some(FastAction::of(CompiledAction::Output(last.port())));
     }
-    caches.rewrites.number(rewrite).map(FastAction::of_rewrite)
+    caches.rewrites.number(&all).map(FastAction::of_rewrite)
+}
+
+/// Leaves a fused connection for the next packet of a trail that ends with a program which tracks packets, and then sends or drops them.
+pub fn fuse_behind(caches: &mut Caches, program: &Program, trail: &Trail) {
+    let action = match program.way() {
+        Some(Way::Ends(rewrite)) => rewritten(caches, trail, rewrite),
+        // It is read of the flow of a later pass.
+        Some(Way::Pushes) => (trail.passes > 1 && trail.rewrite.is_none()).then_some(FastAction::REST),
+        Some(Way::Steps) => None,
+        Some(Way::Again(_)) | None => return,
+    };
+    fuse(caches, trail, action);
+}
+
+/// The action that does what a trail has rewritten, and then another one.
+fn behind(caches: &mut Caches, trail: &Trail, last: FastAction) -> Option<FastAction> {
+    if trail.rewrite.is_none() {
+        return Some(last);
+    }
+    match last.kind() {
+        FastActionKind::Output(port) => rewritten(caches, trail, &CompactRewrite::to(port)),
+        FastActionKind::Drop(_) => Some(last),
+        FastActionKind::Program => {
+            let last = *caches.rewrites.rewrites().get(last.rewrite()? as usize)?;
+            if last.copies().is_empty() { rewritten(caches, trail, &last) } else { None }
+        }
+        FastActionKind::Miss => None,
+    }
 }
 
 /// Ends the trails of those packets of a batch whose flow only sends or drops them in the end, whatever it does to them before. To be called before anything is
@@ -508,12 +527,7 @@ pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &Batc
             leader = i;
         }
         let (Some(trail), found) = (meta.trails().get(i), meta.found[leader]) else { continue };
-        let is_simple = match found.action.kind() {
-            FastActionKind::Output(_) | FastActionKind::Drop(_) => true,
-            FastActionKind::Program => true,
-            FastActionKind::Miss => false,
-        };
-        if !is_simple {
+        if !found.has_flow() {
             continue;
         }
         // The action is read again after the epoch, since the flow may have changed in between.
@@ -526,9 +540,10 @@ pub fn fuse_ends(ends: &Ends<'_>, caches: &mut Caches, count: usize, meta: &Batc
             continue;
         }
         if caches.fast_action(live.action()) == found.action
-            && let Some(trail) = ends.goes_on(trail, meta.stage(), flow)
+            && let Some(trail) = ends.goes_on(trail.clone(), meta.stage(), flow)
         {
-            fuse(caches, &trail, found.action);
+            let action = behind(caches, &trail, found.action);
+            fuse(caches, &trail, action);
         }
     }
 }

@@ -14,11 +14,13 @@
 //! | [`zones`] | Timeout policies by zone |
 
 pub mod counters;
+pub mod ends;
 pub mod flush;
 pub mod fragments;
 pub mod fused;
 pub mod metadata;
 pub mod stage;
+pub mod stepped;
 pub mod trail;
 pub mod verify;
 pub mod zones;

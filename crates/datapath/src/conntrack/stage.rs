@@ -14,13 +14,14 @@ use packet::wire::ip_proto;
 use packet::{BATCH_SIZE, Key, Packet};
 
 use super::counters::Counter;
-use super::fused::{self, Ends};
+use super::ends::Ends;
+use super::fused;
 use super::metadata;
 use super::trail::{Tracked, Trail};
 use super::verify::to_verify;
 use crate::actions::execute::{Executor, KeyView};
-use crate::actions::program::{Disposition, Program, Step};
-use crate::classify::cache::fused::{FlowAt, LATER};
+use crate::actions::program::{Course, Disposition, Program, Step};
+use crate::classify::cache::fused::{FlowAt, PASSES};
 use crate::classify::cache::headers::Found;
 use crate::classify::table::arena::FastAction;
 use crate::classify::{Caches, CompiledAction, Table, bits};
@@ -28,7 +29,7 @@ use crate::pipeline::batch::BatchMeta;
 use crate::pipeline::recirculation::{Pass, RecircStage};
 use crate::sync::rcu::Guard;
 
-/// A run of packets whose program begins with tracking them.
+/// A run of packets whose program tracks them, or has packets classified again that were tracked before.
 pub struct TrackedRun<'a> {
     /// The program.
     pub program: &'a Program,
@@ -40,19 +41,30 @@ pub struct TrackedRun<'a> {
     pub first: usize,
 }
 
-/// Has fetched what those packets of a batch need of their connections whose programs begin with tracking them: for all
+/// Has fetched what those packets of a batch need of their connections whose programs track them, `except` some: for all
 /// of them at once, since each would wait for two or three lines of memory.
 #[inline(never)]
-pub fn prefetch(tracker: &Tracker, flows: &Table, guard: Guard<'_>, packets: &[Packet], meta: &mut BatchMeta) {
+pub fn prefetch(
+    tracker: &Tracker,
+    flows: &Table,
+    guard: Guard<'_>,
+    packets: &[Packet],
+    meta: &mut BatchMeta,
+    except: u32,
+) {
     let mut hashes = [0; BATCH_SIZE];
     let mut those = 0u32;
-    for at in bits(meta.starts()) {
+    for at in bits(meta.starts() & !except) {
         let Found { flow, action } = meta.found[at];
         if action != FastAction::PROGRAM {
             continue;
         }
         let CompiledAction::Program(program) = flows.arena.action(flow, guard) else { continue };
-        let Some(Step::Ct(request)) = program.steps.first() else { continue };
+        let request = program.steps.iter().find_map(|step| match step {
+            Step::Ct(request) => Some(request),
+            _ => None,
+        });
+        let Some(request) = request.filter(|_| program.course().tracks()) else { continue };
         for i in at..meta.end_of_run(at, packets.len()) {
             meta.extract(i, &packets[i]);
             let tuple = Headers::tuple_of(packets[i].data(), &meta.keys[i], meta.layers[i], request.zone);
@@ -69,7 +81,7 @@ pub fn prefetch(tracker: &Tracker, flows: &Table, guard: Guard<'_>, packets: &[P
 }
 
 impl Executor {
-    /// Runs a program that begins with tracking on the packets of a run, each by itself, and leaves a fused connection where
+    /// Runs a program that tracks the packets of a run, each by itself, and leaves a fused connection where
     /// it can. What it recirculates comes to the pass `next`.
     pub fn track_run(
         &mut self,
@@ -104,13 +116,25 @@ impl Executor {
         let (line, hash) = (meta.headers.lines[i], meta.probes.hash_of(i));
         let mut view = KeyView::new(&mut meta.keys[i], meta.layers[i]);
         let is_tcp = view.key.common().nw_proto == ip_proto::TCP;
-        // 1. Track the packet, as often as the program says.
-        let mut goes_on = begins.is_some() || before.is_some();
+        let (ip, transport) = (view.layers.l3 as u8, view.layers.l4 as u8);
+        let (course, is_again) = (program.course(), matches!(program.end, Disposition::Recirc(_)));
+        let before_rest = if is_again { program.steps.len() } else { program.behind_tracking() };
+        let (steps, rest) = program.steps.split_at(before_rest);
+        // 1. Take the steps up to the last tracking.
+        let mut goes_on = begins.is_some() || before.is_some() && course != Course::TracksFirst;
         let mut connections = before.as_ref().map(|trail| trail.tracked.clone());
-        let mut steps = program.steps.iter();
-        let mut rest = steps.as_slice();
-        while let Some(Step::Ct(request)) = steps.next() {
-            rest = steps.as_slice();
+        for step in steps {
+            let Step::Ct(request) = step else {
+                // Behind a tag that is removed there may be another one, in which packets of a line differ.
+                goes_on &= match step {
+                    Step::PopVlan => view.layers.vlans <= 1,
+                    Step::PushVlan { .. } => view.layers.vlans == 0,
+                    _ => true,
+                };
+                let Some(kept) = self.take_step(step, packet, &mut view, next) else { return };
+                packet = kept;
+                continue;
+            };
             view.refresh(packet.data(), true, self.vlan_limit);
             let tracked = self.track(request, &mut packet, &mut view);
             let tracked = tracked.filter(|_| goes_on).and_then(|(found, translation)| {
@@ -127,36 +151,36 @@ impl Executor {
             };
         }
         // 2. What is known of its way now.
-        let (ip, transport) = (view.layers.l3 as u8, view.layers.l4 as u8);
-        let trail = match (connections.filter(|_| goes_on), begins, before) {
-            (Some(connections), Some((first, serial)), _) => {
-                let later = [FlowAt::NONE; LATER];
-                Some(Trail { line, hash, serial, first, later, passes: 0, is_tcp, ip, transport, tracked: connections })
+        let mut trail = match (connections.filter(|_| goes_on), begins, before) {
+            (Some(tracked), Some((first, serial)), _) => {
+                let (mut flows, passes, in_steps, rewrite) = ([FlowAt::NONE; PASSES], 1, false, None);
+                flows[0] = first;
+                Some(Trail { line, hash, serial, flows, passes, is_tcp, ip, transport, in_steps, rewrite, tracked })
             }
-            (Some(connections), None, Some(mut before)) => {
-                before.tracked = connections;
-                flow.and_then(|flow| ends.goes_on(&before, stage, flow))
+            (Some(tracked), None, Some(before)) => {
+                let before = Trail { tracked, ..before };
+                flow.and_then(|flow| ends.goes_on(before, stage, flow))
             }
             _ => None,
         };
-        // 3. The rest of the program.
-        match (&program.end, rest.is_empty()) {
-            (Disposition::Recirc(id), true) => {
-                if let Some(reason) = self.refuses(next) {
-                    return self.outputs.retire_one(packet, reason, view.in_port());
-                }
-                let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
-                self.recirculation.push_tracked(stage, next, packet, view.key, trail.as_ref());
-            }
-            _ => {
-                if let Some(trail) = &trail
-                    && let Some(action) = fused::end_of(caches, program, trail)
-                {
-                    fused::fuse(caches, trail, action);
-                }
-                self.run_rest(rest, &program.end, packet, &mut view, next);
+        if let Some(trail) = &mut trail {
+            trail.in_steps |= course.is_in_steps();
+            if let Some(rewrite) = program.rewrite().filter(|_| is_again && !course.is_in_steps()) {
+                trail.rewrites(rewrite);
             }
         }
+        // 3. The rest of the program.
+        if let Disposition::Recirc(id) = &program.end {
+            if let Some(reason) = self.refuses(next) {
+                return self.outputs.retire_one(packet, reason, view.in_port());
+            }
+            let stage = RecircStage { in_port: view.in_port(), recirc_id: *id };
+            return self.recirculation.push_tracked(stage, next, packet, view.key, trail.as_ref());
+        }
+        if let Some(trail) = &trail {
+            fused::fuse_behind(caches, program, trail);
+        }
+        self.run_rest(rest, &program.end, packet, &mut view, next);
     }
 
     /// Tracks a packet, whose key is extracted: writes the metadata of its connection into the key, and translates it.

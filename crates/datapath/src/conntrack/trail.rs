@@ -8,7 +8,8 @@ use ::conntrack::nat::Translation;
 use ::conntrack::table::remembered::Remembered;
 use packet::BATCH_SIZE;
 
-use crate::classify::cache::fused::{FlowAt, LATER};
+use crate::actions::compact::CompactRewrite;
+use crate::classify::cache::fused::{FlowAt, LATER, PASSES, SteppedWay, TRACKED, TRANSLATIONS};
 use crate::classify::plan::Aligned;
 
 /// The way of a packet so far.
@@ -20,53 +21,117 @@ pub struct Trail {
     pub hash: u64,
     /// The serial number of the plan that the line was made by.
     pub serial: u64,
-    /// The flow of the first pass.
-    pub first: FlowAt,
-    /// Those of the later passes, as many as `passes` says.
-    pub later: [FlowAt; LATER],
-    /// How many later passes there have been.
+    /// The flows, the first one first.
+    pub flows: [FlowAt; PASSES],
+    /// How many there are.
     pub passes: u8,
     /// TCP, not UDP.
     pub is_tcp: bool,
-    /// Offset of the IP header in the frame.
+    /// Offset of the IP header in the frame, as it came.
     pub ip: u8,
     /// Offset of the TCP or UDP header.
     pub transport: u8,
+    /// What was done is more than what a [`Fused`](crate::classify::cache::fused::Fused) alone can say.
+    pub in_steps: bool,
+    /// What was rewritten so far, if that is all.
+    pub rewrite: Option<CompactRewrite>,
     /// The connections that it belongs to.
     pub tracked: Tracked,
 }
 
-/// The connections that a packet belongs to, and how it was translated for them: what packets of one direction have in common as long as none of them changes.
+impl Trail {
+    /// Notes what a program has rewritten.
+    pub fn rewrites(&mut self, rewrite: &CompactRewrite) {
+        self.rewrite = Some(self.rewrite.map_or(*rewrite, |before| before.then(rewrite)));
+    }
+
+    /// Notes that the packet has come to another flow. False where there is no room for that.
+    pub fn add(&mut self, flow: FlowAt) -> bool {
+        let Some(last) = self.flows.get_mut(usize::from(self.passes)) else { return false };
+        *last = flow;
+        self.passes += 1;
+        true
+    }
+
+    /// The flows behind the first one, the last one first, if there are so few.
+    pub fn later(&self) -> Option<[FlowAt; LATER]> {
+        let mut later = [FlowAt::NONE; LATER];
+        let flows = self.flows[1..usize::from(self.passes)].iter().rev();
+        if flows.len() > LATER {
+            return None;
+        }
+        later.iter_mut().zip(flows).for_each(|(to, flow)| *to = *flow);
+        Some(later)
+    }
+
+    /// The way in steps.
+    pub fn way(&self) -> SteppedWay {
+        let Tracked { connections, translated, count, translations, .. } = self.tracked;
+        SteppedWay { flows: self.flows, passes: self.passes, tracked: count, translated, connections, translations }
+    }
+}
+
+/// The connections that a packet belongs to, as it was tracked, and how it was translated then: what packets of one direction have in common as long as none of
+/// them changes.
 #[derive(Clone)]
 pub struct Tracked {
-    /// The first one, and the direction.
-    pub first: Remembered,
-    /// A second one, in another zone.
-    pub second: Option<Remembered>,
-    /// The translation for either.
-    pub translation: Option<Translation>,
+    connections: [Remembered; TRACKED],
+    /// See [`SteppedWay::translated`].
+    translated: [u8; TRACKED],
+    count: u8,
+    translations: [Translation; TRANSLATIONS],
+    translation_count: u8,
 }
 
 impl Tracked {
     /// Those of a packet that was tracked for the first time.
     pub fn new(first: Remembered, translation: Option<Translation>) -> Tracked {
-        Tracked { first, second: None, translation }
+        let mut tracked = Tracked {
+            connections: [first; TRACKED],
+            translated: [0; TRACKED],
+            count: 0,
+            translations: [Translation::default(); TRANSLATIONS],
+            translation_count: 0,
+        };
+        tracked.add(first, translation);
+        tracked
     }
 
-    /// Notes that the packet was tracked once more. False where there is no room for that, or the packet was translated once more, too.
-    pub fn add(&mut self, remembered: Remembered, translation: Option<Translation>) -> bool {
-        if self.translation.is_some() && translation.is_some() {
+    /// Notes that the packet was tracked once more. False where there is no room for that.
+    pub fn add(&mut self, connection: Remembered, translation: Option<Translation>) -> bool {
+        let at = usize::from(self.count);
+        if at == TRACKED || translation.is_some() && usize::from(self.translation_count) == TRANSLATIONS {
             return false;
         }
-        if self.first == remembered || self.second == Some(remembered) {
-            return translation.is_none();
+        if let Some(translation) = translation {
+            self.translations[usize::from(self.translation_count)] = translation;
+            self.translation_count += 1;
+            self.translated[at] = self.translation_count;
         }
-        if self.second.is_some() {
-            return false;
-        }
-        self.second = Some(remembered);
-        self.translation = self.translation.or(translation);
+        self.connections[at] = connection;
+        self.count += 1;
         true
+    }
+
+    /// The first connection.
+    pub fn first(&self) -> Remembered {
+        self.connections[0]
+    }
+
+    /// The first connection, another one if there is one, and the translation for either; `None` where there are more.
+    pub fn few(&self) -> Option<(Remembered, Option<Remembered>, Option<&Translation>)> {
+        let (first, mut second) = (self.connections[0], None);
+        for connection in &self.connections[1..usize::from(self.count)] {
+            if *connection != first && *second.get_or_insert(*connection) != *connection {
+                return None;
+            }
+        }
+        let translation = match self.translation_count {
+            0 => None,
+            1 => self.translations.first(),
+            _ => return None,
+        };
+        Some((first, second, translation))
     }
 }
 

@@ -97,6 +97,24 @@ pub fn tcp_segment_over_ipv6(packet: &Packet, ip: usize) -> Option<Segment> {
     segment(tcp, all.len() - IPV6)
 }
 
+/// The segment over either, where it is one, and right.
+#[inline(always)]
+pub fn tcp_segment(packet: &Packet, ip: usize) -> Option<Segment> {
+    match tcp_segment_over_ipv4(packet, ip) {
+        Expected::Right(segment) => Some(segment),
+        Expected::Wrong => None,
+        Expected::Other => tcp_segment_over_ipv6(packet, ip),
+    }
+}
+
+/// The segment of TCP of a packet whose lengths and checksums were found to be right.
+pub fn verified_segment(packet: &Packet, ip: usize, transport: usize) -> Option<Segment> {
+    let all = packet.data().get(ip..)?;
+    let head = all.first_chunk::<IPV4>()?;
+    let len = if head[0] >> 4 == 4 { word(head, 2).into() } else { IPV6 + usize::from(word(head, 4)) };
+    segment(packet.data().get(transport..)?.first_chunk()?, len.checked_sub(transport.checked_sub(ip)?)?)
+}
+
 /// The segment with this header, and so many bytes with it.
 #[inline(always)]
 fn segment(head: &[u8; TCP], all: usize) -> Option<Segment> {

@@ -15,9 +15,11 @@ use crate::classify::cache::headers::Found;
 use crate::classify::cpu::simd::Simd;
 use crate::classify::cpu::{Leveled, at_best};
 use crate::classify::table::arena::FastActionKind;
+use crate::classify::table::flow_ref::FlowRef;
 use crate::classify::table::megaflow::LookupContext;
-use crate::classify::{CompiledAction, FastAction};
-use crate::conntrack::fused::{self, Ends};
+use crate::classify::{Caches, CompiledAction, FastAction};
+use crate::conntrack::ends::Ends;
+use crate::conntrack::fused;
 use crate::conntrack::stage::{self, TrackedRun};
 use crate::drop::DropReason;
 use crate::pipeline::batch::{BatchMeta, InFlight};
@@ -215,7 +217,8 @@ impl Worker {
         }
 
         if programs && meta.is_tracked() {
-            stage::prefetch(&executor.conntrack.tracker, table, guard, packets, meta);
+            let stepped = short.as_ref().map_or(0, |short| short.stepped.set());
+            stage::prefetch(&executor.conntrack.tracker, table, guard, packets, meta, stepped);
         }
         let mut drain = packets.drain(..);
         let (mut at, mut again, mut refused) = (0, None, Batch::new());
@@ -267,19 +270,20 @@ impl Worker {
                     act_on_run(executor, CompiledAction::Program(program), meta, packets, run.start, pass);
                 }
                 FastActionKind::Program => {
-                    let ends = Ends { table, counters: flow_counters, guard };
-                    let flow_at = ends.flow_at(flow);
-                    match table.arena.action(flow, guard) {
-                        CompiledAction::Program(program) if program.way().is_some() => {
-                            let run = TrackedRun { program, ends, flow: flow_at, first: run.start };
-                            let (unestablished, since) = (executor.unestablished, tsc::cycles());
-                            executor.track_run(&run, packets, caches, meta, pass.of(program));
-                            if executor.unestablished != unestablished {
-                                let cycles = &mut executor.unestablished_cycles;
-                                *cycles = cycles.wrapping_add(tsc::cycles().wrapping_sub(since));
-                            }
+                    let ends = || Ends { table, counters: flow_counters, guard };
+                    let number = short.as_ref().and_then(|short| short.stepped.number(run.start));
+                    let Some(number) = number else {
+                        let found = (ends(), flow, run.start);
+                        act_by_program(executor, found, packets, caches, meta);
+                        continue;
+                    };
+                    let i = run.start;
+                    for packet in packets {
+                        let fused = caches.headers.fused();
+                        if let Err(packet) = executor.go_in_steps(&ends(), fused, number, packet, (i, meta)) {
+                            let packets = std::iter::once(packet);
+                            act_by_program(executor, (ends(), flow, i), packets, caches, meta);
                         }
-                        compiled => act_on_run(executor, compiled, meta, packets, run.start, pass),
                     }
                 }
             }
@@ -307,6 +311,30 @@ impl Worker {
         executor.recirculation.reuse(batch);
         at_best(RecirculatedRound { worker: self });
         Some(in_port)
+    }
+}
+
+/// Runs the program of a flow on a run of packets, the first of which has this index in its batch.
+fn act_by_program(
+    executor: &mut Executor,
+    (ends, flow, first): (Ends<'_>, FlowRef, usize),
+    packets: impl Iterator<Item = Packet>,
+    caches: &mut Caches,
+    meta: &mut BatchMeta,
+) {
+    let (pass, flow_at, action) = (meta.pass(), ends.flow_at(flow), ends.table.arena.action(flow, ends.guard));
+    let has_trails = meta.trails().set_of() != 0;
+    match action {
+        CompiledAction::Program(program) if program.course().tracks() || has_trails && program.course().passes_on() => {
+            let run = TrackedRun { program, ends, flow: flow_at, first };
+            let (unestablished, since) = (executor.unestablished, tsc::cycles());
+            executor.track_run(&run, packets, caches, meta, pass.of(program));
+            if executor.unestablished != unestablished {
+                let cycles = &mut executor.unestablished_cycles;
+                *cycles = cycles.wrapping_add(tsc::cycles().wrapping_sub(since));
+            }
+        }
+        compiled => act_on_run(executor, compiled, meta, packets, first, pass),
     }
 }
 

@@ -21,6 +21,15 @@ use crate::classify::table::flow_ref::FlowRef;
 /// Most passes after the first one.
 pub const LATER: usize = 2;
 
+/// Most passes of a way in steps.
+pub const PASSES: usize = 7;
+
+/// How often packets are tracked at most on a way in steps.
+pub const TRACKED: usize = 4;
+
+/// How often they are translated at most.
+pub const TRANSLATIONS: usize = 2;
+
 /// A flow, as it was when a packet went its way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
@@ -64,6 +73,17 @@ impl FusedKind {
         FusedKind(u8::from(is_tcp) | u8::from(is_double) << 1)
     }
 
+    /// TCP, or UDP, whose packets go their way in steps.
+    pub fn in_steps(is_tcp: bool) -> FusedKind {
+        FusedKind(u8::from(is_tcp) | 4)
+    }
+
+    /// Whether packets go their way in steps: [`FusedTable::way`].
+    #[inline(always)]
+    pub fn is_in_steps(self) -> bool {
+        self.0 & 4 != 0
+    }
+
     /// TCP, and no other protocol.
     #[inline(always)]
     pub fn is_tcp(self) -> bool {
@@ -102,13 +122,46 @@ pub struct Fused {
 
 const _: () = assert!(size_of::<Fused>() == 64);
 
+/// A way in steps: what the programs of all flows do with the packets of a connection's direction, one after the other.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct SteppedWay {
+    /// The flows, the first one first.
+    pub flows: [FlowAt; PASSES],
+    /// How many there are.
+    pub passes: u8,
+    /// How often packets are tracked.
+    pub tracked: u8,
+    /// Which translation follows each tracking, counted from one; zero for none.
+    pub translated: [u8; TRACKED],
+    /// The connections, and the direction in each, as they are tracked.
+    pub connections: [Remembered; TRACKED],
+    /// The translations.
+    pub translations: [Translation; TRANSLATIONS],
+}
+
+const _: () = assert!(size_of::<SteppedWay>() == 256);
+
 // SAFETY: all-zero bytes are a valid value: the members are integers, booleans, and enumerations whose first variant is
 // zero. It has no drop code.
 unsafe impl Zero for Fused {}
+// SAFETY: all-zero bytes are a valid value: the members are integers, and structures for which the same is true. It has no drop code.
+unsafe impl Zero for SteppedWay {}
 // SAFETY: all-zero bytes are a valid value: the members are integers and booleans. It has no drop code.
 unsafe impl Zero for Translation {}
 // SAFETY: all-zero bytes are a valid value: the members are integers and booleans. It has no drop code.
 unsafe impl Zero for Remembered {}
+
+/// What few fused connections have.
+#[derive(Clone, Copy, Default)]
+pub struct More<'a> {
+    /// [`FusedTable::translation`].
+    pub translation: Option<&'a Translation>,
+    /// [`FusedTable::second`].
+    pub second: Option<&'a Remembered>,
+    /// [`FusedTable::way`].
+    pub way: Option<&'a SteppedWay>,
+}
 
 /// Fused connections by number.
 pub struct FusedTable {
@@ -116,6 +169,7 @@ pub struct FusedTable {
     fused: Region<Fused>,
     translations: Region<Translation>,
     seconds: Region<Remembered>,
+    ways: Region<SteppedWay>,
     /// How many there are of either.
     half: u32,
 }
@@ -123,9 +177,9 @@ pub struct FusedTable {
 impl FusedTable {
     /// For so many entries of the header cache, of either size. Untouched ones take no memory.
     pub fn new(entries: usize) -> FusedTable {
-        let (fused, translations, seconds) =
-            (Region::new(2 * entries), Region::new(2 * entries), Region::new(2 * entries));
-        FusedTable { fused, translations, seconds, half: entries as u32 }
+        let (fused, translations) = (Region::new(2 * entries), Region::new(2 * entries));
+        let (seconds, ways) = (Region::new(2 * entries), Region::new(2 * entries));
+        FusedTable { fused, translations, seconds, ways, half: entries as u32 }
     }
 
     /// The number of the fused connection of an entry.
@@ -158,14 +212,23 @@ impl FusedTable {
         &self.seconds.slice()[number as usize]
     }
 
+    /// The way of its packets, if they go it [in steps](FusedKind::is_in_steps).
+    #[inline(always)]
+    pub fn way(&self, number: u32) -> &SteppedWay {
+        &self.ways.slice()[number as usize]
+    }
+
     /// Writes one.
-    pub fn set(&mut self, number: u32, fused: &Fused, long: Option<&Translation>, second: Option<&Remembered>) {
+    pub fn set(&mut self, number: u32, fused: &Fused, more: More<'_>) {
         self.fused.slice_mut()[number as usize] = *fused;
-        if let Some(second) = second {
+        if let Some(second) = more.second {
             self.seconds.slice_mut()[number as usize] = *second;
         }
-        if let Some(long) = long {
+        if let Some(long) = more.translation {
             self.translations.slice_mut()[number as usize] = *long;
+        }
+        if let Some(way) = more.way {
+            self.ways.slice_mut()[number as usize] = *way;
         }
     }
 }

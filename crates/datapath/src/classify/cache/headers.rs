@@ -15,14 +15,12 @@
 //! to its configured size. To grow is constant work, too: the sets of each size lie in memory of their own, which is
 //! untouched before. Untouched memory is not allocated by the kernel.
 
-use conntrack::nat::Translation;
-use conntrack::table::remembered::Remembered;
 use packet::BATCH_SIZE;
 use packet::flow::hash::Hasher;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::classify::bits;
-use crate::classify::cache::fused::{FlowAt, Fused, FusedTable};
+use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, More};
 use crate::classify::cache::insertion::InsertionPolicy;
 use crate::classify::cpu::simd::{KEY, Line, Portable, Simd, Ways};
 use crate::classify::mem::region::{Region, Zero};
@@ -478,17 +476,11 @@ impl HeaderCache {
     }
 
     /// Inserts a fused connection for a line, which had this hash when it was looked up, and belongs to this flow.
-    pub fn insert_fused(
-        &mut self,
-        (line, hash): (&Line, u64),
-        first: FlowAt,
-        fused: &Fused,
-        (long, second): (Option<&Translation>, Option<&Remembered>),
-    ) {
+    pub fn insert_fused(&mut self, (line, hash): (&Line, u64), first: FlowAt, fused: &Fused, more: More<'_>) {
         let origin = Origin::of(line);
         let at = self.put(line, hash, Found { flow: first.flow, action: FastAction::PROGRAM }, first.epoch);
         let number = self.fused.number(at, origin.has_core());
-        self.fused.set(number, fused, long, second);
+        self.fused.set(number, fused, more);
         let action = FastAction::of_fused(number);
         if origin.has_core() {
             self.cores.slice_mut()[at as usize].cached.found.action = action;

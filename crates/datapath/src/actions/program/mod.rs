@@ -4,6 +4,11 @@
 //! last output sends the packet itself, and only the outputs before it send copies. Actions behind the last output,
 //! punt, recirculation or tracking are left out.
 
+mod course;
+mod form;
+
+pub use course::{Course, Way};
+
 use std::sync::Arc;
 
 use packet::flow::extract::Layers;
@@ -17,7 +22,6 @@ use crate::actions::compact_form::{Compact, CompactPush};
 use crate::actions::encap::MADE_UP;
 use crate::actions::rewrite::{Rewriter, pop_mpls, pop_vlan, push_mpls, push_vlan};
 use crate::actions::sample::Sampling;
-use crate::actions::tunnel::PlainPush;
 use crate::drop::DropReason;
 use crate::meter::Meter;
 use crate::pipeline::tx::Outputs;
@@ -33,33 +37,19 @@ pub enum Needs {
     Key,
 }
 
-/// What a program does with packets that it has tracked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way<'a> {
-    /// Classify them again.
-    Again,
-    /// Rewrite and send them.
-    Ends(&'a CompactRewrite),
-    /// Put them into a tunnel.
-    Pushes,
-}
-
 /// Compiled actions.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Program {
     /// The compact form, for programs that have one. It is all that is read of these: one cache line. For programs that
-    /// track packets, that of what comes then.
+    /// track packets or have them classified again, that of all else that they do.
     compact: Compact,
     needs: Needs,
-    /// Whether it tracks packets, and then does something that is the same for all packets of a connection's direction.
-    tracks: bool,
+    course: Course,
     /// Whether it changes metadata, which lies in the packets' keys.
     writes_metadata: bool,
     /// Whether it puts the headers of a tunnel before packets.
     pushes_tunnel: bool,
-    /// Whether it does nothing that depends on metadata, and packets come nowhere by it but to ports.
-    is_plain_end: bool,
     recirculations: u16,
     /// The steps, in order. Most programs have at most one, and then it is part of the program.
     pub steps: SmallVec<[Step; 1]>,
@@ -291,28 +281,17 @@ impl Program {
             });
         }
         leave_out_unread_types(&mut steps, &end);
+        leave_out_unread_metadata(&mut steps, &end);
         let needs = needs(&steps, &end);
         let pushes_tunnel = steps.iter().any(|step| matches!(step, Step::TunnelPush(..)));
         let recirculations = steps.iter().map(Step::recirculations).fold(end.recirculations(), u16::saturating_add);
         let writes_metadata = end.writes_metadata() || steps.iter().any(Step::writes_metadata);
         steps.shrink_to_fit();
-        let tracking = steps.iter().take_while(|step| matches!(step, Step::Ct(_))).count();
-        let again = tracking == steps.len() && matches!(end, Disposition::Recirc(_));
-        // What comes after tracking is not all that a program does that tracks.
-        let rest = &steps[tracking..];
-        let compact = compact_form(rest, &end).map(Compact::Rewrite).or_else(|| compact_push(rest, &end));
-        let ends = match &compact {
-            Some(Compact::Rewrite(rewrite)) => rewrite.copies().is_empty(),
-            Some(Compact::Push(_) | Compact::RewriteAndPush(_)) => true,
-            Some(Compact::None) | None => false,
-        };
-        let tracks = tracking > 0 && (again || ends);
-        let compact = compact.filter(|_| tracks || tracking == 0).unwrap_or(Compact::None);
+        let (course, compact) = Course::of(&steps, &end);
         if let [Step::Sample(sample), rest @ ..] = &mut steps[..] {
-            sample.unsampled = compact_form(rest, &end).filter(|rewrite| rewrite.copies().is_empty());
+            sample.unsampled = form::compact_form_to(rest.iter(), &end).filter(|rewrite| rewrite.copies().is_empty());
         }
-        let is_plain_end = end.is_plain() && steps.iter().all(Step::is_plain);
-        Program { compact, needs, tracks, writes_metadata, pushes_tunnel, is_plain_end, recirculations, steps, end }
+        Program { compact, needs, course, writes_metadata, pushes_tunnel, recirculations, steps, end }
     }
 
     /// What the program needs to know of a packet.
@@ -321,27 +300,33 @@ impl Program {
         self.needs
     }
 
-    /// Whether what comes last is a sample for a collector.
+    /// Whether it gives a packet to a collector, and to nobody else.
     pub fn samples(&self) -> bool {
-        self.end.is_sample()
+        self.end.is_sample() && self.is_plain_end()
     }
 
     /// Its compact form, if it has one.
     #[inline(always)]
     pub fn compact(&self) -> Option<&CompactRewrite> {
-        if self.tracks { None } else { self.compact.rewrite() }
+        if self.course.is_all() { self.compact.rewrite() } else { None }
     }
 
     /// Its compact form, if it puts the headers of a tunnel before packets and has one.
     #[inline(always)]
     pub fn compact_push(&self) -> Option<CompactPush<'_>> {
-        if self.tracks { None } else { self.compact.push() }
+        if self.course.is_all() { self.compact.push() } else { None }
     }
 
-    /// That of what comes behind the tracking.
+    /// That of all but the tracking.
     #[inline(always)]
     pub fn tracked_push(&self) -> Option<CompactPush<'_>> {
-        if self.tracks { self.compact.push() } else { None }
+        if self.course == Course::Tracks { self.compact.push() } else { None }
+    }
+
+    /// The compact form of all that it does but to track packets, to have them classified again and to send them, if that has one.
+    #[inline(always)]
+    pub fn rewrite(&self) -> Option<&CompactRewrite> {
+        self.compact.rewrite().filter(|rewrite| rewrite.copies().is_empty())
     }
 
     /// Which packets it samples first, and what it does with the others, if that has a compact form without copies.
@@ -353,18 +338,33 @@ impl Program {
         }
     }
 
-    /// What it does with packets after it has tracked them, if it begins with that and the rest is the same for all packets
-    /// of a connection's direction.
+    /// What it does with packets, if it tracks them and that is the same for all packets of a connection's direction.
     #[inline(always)]
     pub fn way(&self) -> Option<Way<'_>> {
-        let rewritten = || self.compact.rewrite().map_or(Way::Again, Way::Ends);
-        self.tracks.then(|| if self.compact.push().is_some() { Way::Pushes } else { rewritten() })
+        match (self.course, &self.compact, &self.end) {
+            (Course::Tracks, Compact::Push(_) | Compact::RewriteAndPush(_), _) => Some(Way::Pushes),
+            (Course::Tracks, compact, Disposition::Recirc(_)) => Some(Way::Again(compact.rewrite())),
+            (Course::Tracks, Compact::Rewrite(rewrite), _) => Some(Way::Ends(rewrite)),
+            (Course::TracksInSteps | Course::TracksFirst, ..) => Some(Way::Steps),
+            _ => None,
+        }
+    }
+
+    /// What it means for the way of a tracked packet.
+    #[inline(always)]
+    pub fn course(&self) -> Course {
+        self.course
     }
 
     /// Whether it does nothing that depends on metadata, and packets come nowhere by it but to ports.
     #[inline(always)]
     pub fn is_plain_end(&self) -> bool {
-        self.is_plain_end
+        self.course == Course::Ends
+    }
+
+    /// Where the steps begin that come behind all tracking.
+    pub fn behind_tracking(&self) -> usize {
+        self.steps.iter().rposition(|step| matches!(step, Step::Ct(_))).map_or(0, |last| last + 1)
     }
 
     /// Whether nothing happens between the tracking and the end.
@@ -484,67 +484,21 @@ fn leave_out_unread_types(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
     }
 }
 
-/// The compact form of a program with these steps, if the last of them puts the headers of a tunnel before packets.
-fn compact_push(steps: &[Step], end: &Disposition) -> Option<Compact> {
-    let (Step::TunnelPush(push, _), before) = steps.split_last()? else { return None };
-    let Disposition::Output { port, max_len: u32::MAX } = end else { return None };
-    let rewrite = compact_form(before, end).filter(|rewrite| rewrite.copies().is_empty())?;
-    let push = PlainPush::new(push, *port)?;
-    Some(if before.is_empty() {
-        Compact::Push(Box::new(push))
-    } else {
-        Compact::RewriteAndPush(Box::new((rewrite, push)))
-    })
-}
-
-/// The compact form of a program with these steps, if it has one.
-fn compact_form(steps: &[Step], end: &Disposition) -> Option<CompactRewrite> {
-    let Disposition::Output { port, max_len: u32::MAX } = end else { return None };
-    let mut compact = CompactRewrite::to(*port);
-    for step in steps {
-        match step {
-            Step::Rewrite(rewriter) => compact.set(rewriter)?,
-            Step::PushVlan { tpid, tci } => compact.push_vlan(*tpid, *tci)?,
-            Step::PopVlan => compact.pop_vlan()?,
-            Step::Copy(Disposition::Output { port, max_len: u32::MAX }) => compact.copy_to(*port)?,
-            Step::Copy(_)
-            | Step::PushMpls { .. }
-            | Step::PopMpls { .. }
-            | Step::PopEthernet
-            | Step::HasEthernet
-            | Step::PushHeader(_)
-            | Step::PopNsh
-            | Step::Hash { .. }
-            | Step::Ct(_)
-            | Step::CtClear
-            | Step::TunnelPush(..)
-            | Step::Meter(_)
-            | Step::Sample(_) => return None,
+/// Leaves out the steps that change what is known of a packet where nobody asks any more: the packet is only sent.
+fn leave_out_unread_metadata(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
+    if !end.is_plain() {
+        return;
+    }
+    let mut is_read = false;
+    for at in (0..steps.len()).rev() {
+        match &steps[at] {
+            Step::CtClear | Step::Hash { .. } if !is_read => drop(steps.remove(at)),
+            step => is_read |= matches!(step, Step::Ct(_)) || step.reads_metadata(),
         }
     }
-    Some(compact)
 }
 
 impl Step {
-    /// See [`Program::is_plain_end`].
-    fn is_plain(&self) -> bool {
-        match self {
-            Step::Copy(disposition) => disposition.is_plain(),
-            Step::Hash { .. } | Step::Ct(_) | Step::CtClear | Step::Sample(_) => false,
-            Step::Rewrite(_)
-            | Step::PushVlan { .. }
-            | Step::PopVlan
-            | Step::PushMpls { .. }
-            | Step::PopMpls { .. }
-            | Step::PopEthernet
-            | Step::HasEthernet
-            | Step::PushHeader(_)
-            | Step::PopNsh
-            | Step::TunnelPush(..)
-            | Step::Meter(_) => true,
-        }
-    }
-
     fn needs(&self) -> Needs {
         match self {
             Step::Copy(copy) => copy.needs(),
@@ -625,11 +579,6 @@ impl Step {
 }
 
 impl Disposition {
-    /// See [`Program::is_plain_end`].
-    fn is_plain(&self) -> bool {
-        matches!(self, Disposition::Output { .. } | Disposition::Drop(_))
-    }
-
     /// Whether it gives a packet to a collector, and to nobody else.
     fn is_sample(&self) -> bool {
         match self {
@@ -668,7 +617,7 @@ impl Disposition {
         !matches!(self, Disposition::Output { .. } | Disposition::TunnelPop(_) | Disposition::Drop(_))
     }
 
-    fn recirculations(&self) -> u16 {
+    pub(super) fn recirculations(&self) -> u16 {
         match self {
             Disposition::Recirc(_) | Disposition::TunnelPop(_) => 1,
             Disposition::Run(program) => program.recirculations,
@@ -760,12 +709,7 @@ mod tests {
         let headers =
             [set(Field::NwDst), set(Field::Ipv6Dst), set(Field::UdpDst), set(Field::ArpTpa), set(Field::NdTarget)];
         let metadata = [set(Field::PktMark), set(Field::TunId)];
-        let key = [
-            Action::PushMpls { ethertype: 0x8847, lse: 0 },
-            Action::PopMpls { ethertype: 0x0800 },
-            Action::Hash { algorithm: HashAlgorithm::L4, basis: 0 },
-            punt.clone(),
-        ];
+        let key = [Action::PushMpls { ethertype: 0x8847, lse: 0 }, Action::PopMpls { ethertype: 0x0800 }, punt.clone()];
         let of = |needs, list: &[Action]| list.iter().map(|a| (needs, a.clone())).collect::<Vec<_>>();
         let all = [
             of(Needs::Nothing, &nothing),
@@ -791,6 +735,15 @@ mod tests {
             for (within, needs) in [(Action::Clone(list), needs), (length, by_length)] {
                 assert_eq!(Program::compile(&[within, output(1)]).needs(), needs, "{action:?}");
             }
+        }
+        // What nobody reads is left out.
+        let hash = Action::Hash { algorithm: HashAlgorithm::L4, basis: 0 };
+        for action in [hash, Action::CtClear] {
+            let read = Program::compile(&[action.clone(), Action::Recirc(1)]);
+            assert!(read.steps.len() == 1 && read.writes_metadata(), "{action:?}");
+            assert_eq!(read.needs(), if action == Action::CtClear { Needs::Nothing } else { Needs::Key });
+            let sent = Program::compile(&[output(2), action.clone(), push.clone(), action, output(1)]);
+            assert!(sent.steps.len() == 2 && !sent.writes_metadata(), "{sent:?}");
         }
         // Behind the last use, nothing is done.
         assert_eq!(Program::compile(&[output(1), set(Field::NwDst)]).needs(), Needs::Nothing);
