@@ -144,7 +144,7 @@ def worker_time(pid):
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def measure(args, weir, text, neighbours, underlay, ovn=False):
+def measure(args, weir, text, neighbours, underlay, commands=()):
     with tempfile.TemporaryDirectory(prefix="weir-tunnels-") as folder:
         folder = Path(folder)
         (folder / "weir.toml").write_text(text)
@@ -165,10 +165,9 @@ def measure(args, weir, text, neighbours, underlay, ovn=False):
                 time.sleep(1)
                 [control] = folder.glob("*.ctl")
                 rpc(control, [("tnl/neigh/set", "br-phy", ip, mac) for ip, mac in neighbours])
-            if ovn:
-                bridge = f"unix:{folder / 'br-int.mgmt'}"
-                sh("ovs-ofctl", "add-tlv-map", bridge, OVN_OPTION)
-                [sh("ovs-ofctl", "add-flow", bridge, rule) for rule in OVN_RULES]
+            for command, rule in commands:
+                [socket_of_bridge] = [path for path in folder.glob("*.mgmt") if path.stem != "br-phy"]
+                sh("ovs-ofctl", "-OOpenFlow15", command, f"unix:{socket_of_bridge}", rule)
             time.sleep(args.settle)
             stats = lambda: json.loads(sh(weir, "stats", "--json", env=env))["workers"][0]
             before, time_before = stats(), worker_time(daemon.pid)
@@ -187,7 +186,12 @@ def measure(args, weir, text, neighbours, underlay, ovn=False):
     return took * tsc_hz() / max(1, received)
 
 
-def main(configuration=configuration, description=__doc__, underlay=True):
+def commands(what):
+    """What is to be told the bridge when it runs."""
+    return [("add-tlv-map", OVN_OPTION), *(("add-flow", rule) for rule in OVN_RULES)] if what["before"] == "ovn" else []
+
+
+def main(configuration=configuration, description=__doc__, underlay=True, commands=commands):
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--weir", default=str(ROOT / "target/release/weir"))
     p.add_argument("--scenarios", default=",".join(SCENARIOS))
@@ -215,7 +219,7 @@ def main(configuration=configuration, description=__doc__, underlay=True):
             results[name]["floor"].append(measure(args, binaries[0], floor_configuration(trace, args.core), [], False))
             for binary in binaries:
                 text, neighbours = configuration(what, trace, args.core)
-                results[name][binary].append(measure(args, binary, text, neighbours, underlay, what["before"] == "ovn"))
+                results[name][binary].append(measure(args, binary, text, neighbours, underlay, commands(what)))
             print(f"  {name}: " + " ".join(f"{figures[-1]:.0f}" for figures in results[name].values()), file=sys.stderr, flush=True)
     print("\n| scenario | binary | cycles per packet, median | least | over the floor, median | least |")
     print("|---|---|---:|---:|---:|---:|")

@@ -16,7 +16,7 @@ use packet::{BATCH_SIZE, Offload, Packet, Time};
 
 use super::Conntrack;
 use super::ends::Ends;
-use super::stepped::{SteppedPackets, can_go};
+use super::stepped;
 use super::trail::Trail;
 use super::verify::{self, Expected};
 use crate::actions::compact::CompactRewrite;
@@ -33,7 +33,8 @@ use crate::classify::{Caches, prefetch};
 use crate::pipeline::batch::BatchMeta;
 
 /// Takes the packets of a batch the short way whose result is a fused connection, and gives those for which it is not the
-/// result of their first flow. Afterwards no result is a fused connection. Returns the programs that packets have left to run.
+/// result of their first flow. Afterwards, only packets have a fused connection as their result that are to go [in steps](super::stepped).
+/// Returns the programs that packets have left to run.
 #[inline(always)]
 pub fn resolve<'t>(
     conntrack: &Conntrack,
@@ -52,13 +53,10 @@ pub struct ShortPrograms<'a> {
     /// Which packets have one.
     set: u32,
     programs: [Option<&'a Program>; BATCH_SIZE],
-    /// The packets that are to go their way in steps, whose result is their program.
-    pub stepped: SteppedPackets,
 }
 
 impl<'a> ShortPrograms<'a> {
-    const NONE: ShortPrograms<'static> =
-        ShortPrograms { set: 0, programs: [None; BATCH_SIZE], stepped: SteppedPackets::NONE };
+    const NONE: ShortPrograms<'static> = ShortPrograms { set: 0, programs: [None; BATCH_SIZE] };
 
     /// That of packet `i`.
     #[inline(always)]
@@ -154,8 +152,9 @@ impl<'t> Leveled for Resolve<'_, 't> {
             long: 0,
             short: ShortPrograms::NONE,
         };
+        let mut steps = 0;
         if stepped != 0 {
-            work.choose_steps(&connections, stepped, packets, meta);
+            steps = work.choose_steps(&connections, stepped, packets, meta);
         }
         let taken = those & !stepped;
         let (udp, tcp) = (taken & !tcp, taken & tcp);
@@ -168,28 +167,36 @@ impl<'t> Leveled for Resolve<'_, 't> {
         };
         work.flush(&meta.headers);
         meta.headers.longest += work.grown;
-        if work.short.stepped.set() != 0 && work.long != 0 {
-            work.stay_behind(&connections);
+        if steps != 0 && work.long != 0 {
+            steps = bits(steps).filter(|&i| !connections.has_one_of(i, work.long)).fold(0, |set, i| set | 1 << i);
         }
-        bits(those & !passed).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
+        bits(those & !passed & !steps).for_each(|i| meta.found[i].action = FastAction::PROGRAM);
         meta.add_counted(those);
         work.short
     }
 }
 
-/// Prefetches what packets need that go their way in steps, four dependent loads away.
+/// Prefetches what packets need that go their way in steps, up to four dependent loads away.
 #[inline(never)]
 fn prefetch_ways(ends: &Ends<'_>, fused: &FusedTable, those: u32, meta: &BatchMeta) {
-    let arena = &ends.table.arena;
     let ways = || bits(those).filter_map(|i| meta.found[i].action.fused()).map(|number| fused.way(number));
-    ways().for_each(|way| {
+    for way in ways() {
         let start = std::ptr::from_ref(way).cast::<u8>();
-        [0, 64, 128, 192].into_iter().for_each(|at| prefetch(start.wrapping_add(at)));
-    });
-    let flows = || ways().flat_map(|way| &way.flows[..usize::from(way.passes).min(way.flows.len())]);
-    flows().for_each(|flow| arena.prefetch_header(flow.flow));
-    flows().for_each(|flow| prefetch(ends.counters.of(flow.flow)));
-    flows().for_each(|flow| arena.prefetch_program(flow.flow));
+        [0, 64].into_iter().for_each(|at| prefetch(start.wrapping_add(at)));
+    }
+    let (arena, mut last) = (&ends.table.arena, None);
+    for way in ways() {
+        if way.translated != [0; _] {
+            let start = std::ptr::from_ref(way).cast::<u8>();
+            [128, 192].into_iter().for_each(|at| prefetch(start.wrapping_add(at)));
+        }
+        // Mostly, all connections come to the same flows.
+        if last != Some(way.flows) {
+            last = Some(way.flows);
+            way.flows().iter().for_each(|flow| arena.prefetch_header(flow.flow));
+            way.flows().iter().for_each(|flow| prefetch(ends.counters.of(flow.flow)));
+        }
+    }
 }
 
 /// Prefetches the second connections of those packets, two dependent loads away.
@@ -351,30 +358,22 @@ impl ShortWay<'_, '_> {
         passed
     }
 
-    /// Notes which packets can go their way in steps, of those that may.
+    /// The packets that can go their way in steps, of those that may.
     #[inline(never)]
-    fn choose_steps(&mut self, connections: &Connections<'_>, those: u32, packets: &[Packet], meta: &BatchMeta) {
+    fn choose_steps(&mut self, connections: &Connections<'_>, those: u32, packets: &[Packet], meta: &BatchMeta) -> u32 {
+        let (mut chosen, mut held) = (0, None);
         for i in bits(those) {
             let Some(number) = meta.found[i].action.fused() else { continue };
-            let way = (connections.connections[i], self.fused.way(number));
+            let (connection, way) = (connections.connections[i], self.fused.way(number));
+            if held != Some(way.flows) {
+                held = way.holds(self.ends).then_some(way.flows);
+            }
             let goes = (self.long == 0 || !connections.has_one_of(i, self.long))
-                && can_go(self.ends, self.table, way, &packets[i], self.liberal, &mut self.now);
-            if goes {
-                self.short.stepped.add(i, number);
-            } else {
-                self.long |= 1 << i;
-            }
+                && held.is_some()
+                && stepped::passes(self.table, (connection, way), &packets[i], self.liberal, &mut self.now);
+            *if goes { &mut chosen } else { &mut self.long } |= 1 << i;
         }
-    }
-
-    /// Has those packets go the long way, too, that would overtake another one.
-    #[cold]
-    fn stay_behind(&mut self, connections: &Connections<'_>) {
-        for i in bits(self.short.stepped.set()) {
-            if connections.has_one_of(i, self.long) {
-                self.short.stepped.remove(1 << i);
-            }
-        }
+        chosen
     }
 
     /// Whether the way of packet `i` ends with a program that can be run after the short way. Notes it.
@@ -450,7 +449,7 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
             later: [FlowAt::NONE; LATER],
             remembered: trail.tracked.first(),
             translation: ShortTranslation::default(),
-            action: FastAction::PROGRAM,
+            action: FastAction::MISS,
             ip: trail.ip,
             transport: trail.transport,
             kind: FusedKind::in_steps(trail.is_tcp),

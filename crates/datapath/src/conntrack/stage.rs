@@ -41,20 +41,13 @@ pub struct TrackedRun<'a> {
     pub first: usize,
 }
 
-/// Has fetched what those packets of a batch need of their connections whose programs track them, `except` some: for all
+/// Has fetched what those packets of a batch need of their connections whose programs track them: for all
 /// of them at once, since each would wait for two or three lines of memory.
 #[inline(never)]
-pub fn prefetch(
-    tracker: &Tracker,
-    flows: &Table,
-    guard: Guard<'_>,
-    packets: &[Packet],
-    meta: &mut BatchMeta,
-    except: u32,
-) {
+pub fn prefetch(tracker: &Tracker, flows: &Table, guard: Guard<'_>, packets: &[Packet], meta: &mut BatchMeta) {
     let mut hashes = [0; BATCH_SIZE];
     let mut those = 0u32;
-    for at in bits(meta.starts() & !except) {
+    for at in bits(meta.starts()) {
         let Found { flow, action } = meta.found[at];
         if action != FastAction::PROGRAM {
             continue;

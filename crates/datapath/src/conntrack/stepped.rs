@@ -7,64 +7,70 @@ use ::conntrack::table::remembered::{Deadlines, Moment};
 use packet::flow::extract::{Layers, SimpleMark, VlanLimit};
 
 use packet::wire::{ethertype, ip_proto};
-use packet::{BATCH_SIZE, Key, Packet};
+use packet::{Key, Packet, Time};
 
 use super::ends::Ends;
 use super::verify;
 use crate::actions::execute::{Executor, KeyView};
 use crate::actions::program::{Program, Step};
 use crate::classify::CompiledAction;
-use crate::classify::cache::fused::{Fused, FusedTable, PASSES, SteppedWay, TRACKED};
+use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, PASSES, SteppedWay, TRACKED};
 use crate::classify::plan::set_mark;
 use crate::drop::DropReason;
 use crate::pipeline::batch::BatchMeta;
 use crate::pipeline::recirculation::Pass;
 
-/// The packets of a batch that go their way in steps.
-pub struct SteppedPackets {
-    set: u32,
-    numbers: [u32; BATCH_SIZE],
+/// What the packets of a batch need that go their way in steps. Most of them come to the same flows.
+pub struct Steps<'a> {
+    flows: [FlowAt; PASSES],
+    /// What these do.
+    actions: [CompiledAction<'a>; PASSES],
+    now: Deadlines,
 }
 
-impl SteppedPackets {
-    /// No packets.
-    pub const NONE: SteppedPackets = SteppedPackets { set: 0, numbers: [0; BATCH_SIZE] };
-
-    /// Adds packet `i`, which the fused connection with this number is for.
-    pub fn add(&mut self, i: usize, number: u32) {
-        self.set |= 1 << i;
-        self.numbers[i] = number;
+impl<'a> Steps<'a> {
+    /// For packets that come now.
+    pub fn new(now: Time) -> Steps<'a> {
+        let actions = [CompiledAction::Drop(DropReason::Rule); PASSES];
+        Steps { flows: [FlowAt::NONE; PASSES], actions, now: Deadlines::new(Moment::of(now)) }
     }
 
-    /// Takes these away.
-    pub fn remove(&mut self, those: u32) {
-        self.set &= !those;
-    }
-
-    /// All of them.
+    /// Reads what the flows of a way do. False where one of them is no more what it was.
     #[inline(always)]
-    pub fn set(&self) -> u32 {
-        self.set
+    fn read(&mut self, ends: &Ends<'a>, way: &SteppedWay) -> bool {
+        self.flows == way.flows || self.read_anew(ends, way)
     }
 
-    /// The number of the fused connection that packet `i` is for.
-    #[inline(always)]
-    pub fn number(&self, i: usize) -> Option<u32> {
-        (self.set >> i & 1 != 0).then(|| self.numbers[i])
+    #[inline(never)]
+    fn read_anew(&mut self, ends: &Ends<'a>, way: &SteppedWay) -> bool {
+        self.flows = [FlowAt::NONE; PASSES];
+        // What they do is read before the epochs: while those are the same, so is this.
+        for (action, flow) in self.actions.iter_mut().zip(way.flows()) {
+            let Some(live) = ends.table.arena.live(flow.flow, ends.guard) else { return false };
+            *action = live.action();
+        }
+        if way.holds(ends) {
+            self.flows = way.flows;
+        }
+        self.flows == way.flows
     }
 }
 
 impl SteppedWay {
-    /// Whether its flows are what they were.
-    fn holds(&self, ends: &Ends<'_>) -> bool {
-        let flows = &self.flows[..usize::from(self.passes).min(PASSES)];
-        flows.iter().all(|flow| ends.counters.of(flow.flow).epoch() == flow.epoch)
+    /// Its flows.
+    #[inline(always)]
+    pub fn flows(&self) -> &[FlowAt] {
+        &self.flows[..usize::from(self.passes).min(PASSES)]
+    }
+
+    /// Whether these are what they were.
+    pub fn holds(&self, ends: &Ends<'_>) -> bool {
+        self.flows().iter().all(|flow| ends.counters.of(flow.flow).epoch() == flow.epoch)
     }
 }
 
-/// Whether a packet can go its way in steps: each flow is what it was, and the packet passes for each of its connections. Nothing is noted.
-pub fn can_go(
-    ends: &Ends<'_>,
+/// Whether a packet passes for each connection of its way. Nothing is noted.
+pub fn passes(
     table: &::conntrack::table::Table,
     (connection, way): (&Fused, &SteppedWay),
     packet: &Packet,
@@ -73,9 +79,6 @@ pub fn can_go(
 ) -> bool {
     let connections = &way.connections[..usize::from(way.tracked).min(TRACKED)];
     let mut places = connections.iter().map(|connection| (connection, table.prefetch_slot(connection)));
-    if !way.holds(ends) {
-        return false;
-    }
     if !connection.kind.is_tcp() {
         return verify::is_right_udp(packet, connection.ip.into())
             && places.all(|(connection, place)| {
@@ -94,39 +97,30 @@ struct Tracking<'a> {
     way: &'a SteppedWay,
     /// How often that was done.
     done: usize,
-    now: Deadlines,
+    now: &'a mut Deadlines,
 }
 
 impl Executor {
-    /// Has packet `i` of a batch go its way in steps, for which [`can_go`] was found. Gives it back where a flow has changed since: nothing was
+    /// Has packet `i` of a batch go its way in steps, which [`passes`]. Gives it back where a flow is no more what it was: nothing was
     /// done to it then.
     #[inline(never)]
-    pub fn go_in_steps(
+    pub fn go_in_steps<'a>(
         &mut self,
-        ends: &Ends<'_>,
-        fused: &FusedTable,
+        steps: &mut Steps<'a>,
+        (ends, fused): (&Ends<'a>, &FusedTable),
         number: u32,
         mut packet: Packet,
         (i, meta): (usize, &mut BatchMeta),
     ) -> Result<(), Packet> {
         let (connection, way) = (fused.get(number), fused.way(number));
-        let passes = usize::from(way.passes).min(PASSES);
-        let flows = &way.flows[..passes];
-        // 1. What the flows do. It is read before the epochs: while those are the same, so is this.
-        let mut actions = [CompiledAction::Drop(DropReason::Rule); PASSES];
-        for (action, flow) in actions.iter_mut().zip(flows) {
-            let Some(live) = ends.table.arena.live(flow.flow, ends.guard) else { return Err(packet) };
-            *action = live.action();
-        }
-        if !way.holds(ends) {
+        if !steps.read(ends, way) {
             return Err(packet);
         }
-        // 2. Do it.
         let (in_port, next, flags) = (meta.in_port(), meta.pass(), meta.headers.flags[i]);
         let mut view = view_of(meta, i, &packet, connection);
-        let mut tracking = Tracking { connection, way, done: 0, now: Deadlines::new(Moment::of(self.now)) };
-        for (n, (flow, action)) in flows.iter().zip(actions).enumerate() {
-            let is_last = n + 1 == passes;
+        let mut tracking = Tracking { connection, way, done: 0, now: &mut steps.now };
+        for (n, (flow, action)) in way.flows().iter().zip(steps.actions).enumerate() {
+            let is_last = n + 1 == way.flows().len();
             if n > 0 {
                 ends.counters.add(flow.flow, 1, packet.len() as u32, flags, self.now);
             }

@@ -21,6 +21,7 @@ use crate::classify::{Caches, CompiledAction, FastAction};
 use crate::conntrack::ends::Ends;
 use crate::conntrack::fused;
 use crate::conntrack::stage::{self, TrackedRun};
+use crate::conntrack::stepped::Steps;
 use crate::drop::DropReason;
 use crate::pipeline::batch::{BatchMeta, InFlight};
 use crate::pipeline::metadata::OwnMetadata;
@@ -217,11 +218,10 @@ impl Worker {
         }
 
         if programs && meta.is_tracked() {
-            let stepped = short.as_ref().map_or(0, |short| short.stepped.set());
-            stage::prefetch(&executor.conntrack.tracker, table, guard, packets, meta, stepped);
+            stage::prefetch(&executor.conntrack.tracker, table, guard, packets, meta);
         }
         let mut drain = packets.drain(..);
-        let (mut at, mut again, mut refused) = (0, None, Batch::new());
+        let (mut at, mut again, mut refused, mut steps) = (0, None, Batch::new(), None);
         while at < count {
             let Found { flow, action } = meta.found[at];
             let mut run = at..meta.end_of_run(at, count);
@@ -269,22 +269,20 @@ impl Worker {
                 {
                     act_on_run(executor, CompiledAction::Program(program), meta, packets, run.start, pass);
                 }
-                FastActionKind::Program => {
+                FastActionKind::Program if let Some(number) = action.fused() => {
                     let ends = || Ends { table, counters: flow_counters, guard };
-                    let number = short.as_ref().and_then(|short| short.stepped.number(run.start));
-                    let Some(number) = number else {
-                        let found = (ends(), flow, run.start);
-                        act_by_program(executor, found, packets, caches, meta);
-                        continue;
-                    };
-                    let i = run.start;
+                    let (i, steps) = (run.start, steps.get_or_insert_with(|| Steps::new(executor.now)));
                     for packet in packets {
-                        let fused = caches.headers.fused();
-                        if let Err(packet) = executor.go_in_steps(&ends(), fused, number, packet, (i, meta)) {
+                        let fused = (&ends(), caches.headers.fused());
+                        if let Err(packet) = executor.go_in_steps(steps, fused, number, packet, (i, meta)) {
                             let packets = std::iter::once(packet);
                             act_by_program(executor, (ends(), flow, i), packets, caches, meta);
                         }
                     }
+                }
+                FastActionKind::Program => {
+                    let ends = Ends { table, counters: flow_counters, guard };
+                    act_by_program(executor, (ends, flow, run.start), packets, caches, meta);
                 }
             }
         }
