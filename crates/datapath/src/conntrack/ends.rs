@@ -4,6 +4,7 @@ use packet::BATCH_SIZE;
 
 use super::trail::Trail;
 use crate::actions::compact_form::CompactPush;
+use crate::actions::sample::Sampling;
 use crate::classify::cache::fused::{FlowAt, Fused};
 use crate::classify::plan::Origin;
 use crate::classify::table::arena::{CompiledAction, FastAction};
@@ -46,6 +47,15 @@ impl<'a> Ends<'a> {
     #[inline(always)]
     pub fn last_action(&self, connection: &Fused) -> Option<CompiledAction<'a>> {
         Some(self.table.arena.live(connection.later[0].flow, self.guard)?.action())
+    }
+
+    /// Which of these packets are samples, if all of them have the same flow, which takes samples before it tracks them.
+    pub fn sampling_of(&self, those: u32, meta: &BatchMeta) -> Option<Sampling> {
+        let flow = meta.found[bits(those).next()?].flow;
+        match self.table.arena.live(flow, self.guard)?.action() {
+            CompiledAction::Program(program) if bits(those).all(|i| meta.found[i].flow == flow) => program.sampling(),
+            _ => None,
+        }
     }
 
     /// Prefetches what these connections put before packets, three dependent loads away.

@@ -21,6 +21,7 @@ use super::trail::Trail;
 use super::verify::{self, Expected};
 use crate::actions::compact::CompactRewrite;
 use crate::actions::program::{Program, Way};
+use crate::actions::sample::Sampler;
 use crate::classify::bits;
 use crate::classify::cache::fused::{FlowAt, Fused, FusedKind, FusedTable, LATER, More, Translated, in_words};
 use crate::classify::cache::headers::Found;
@@ -37,14 +38,14 @@ use crate::pipeline::batch::BatchMeta;
 /// Returns the programs that packets have left to run.
 #[inline(always)]
 pub fn resolve<'t>(
-    conntrack: &Conntrack,
+    (conntrack, sampler): (&Conntrack, &mut Sampler),
     fused: &FusedTable,
     ends: &Ends<'t>,
     packets: &mut [Packet],
     meta: &mut BatchMeta,
     now: Time,
 ) -> ShortPrograms<'t> {
-    at_best(Resolve { conntrack, fused, ends, packets, meta, now })
+    at_best(Resolve { conntrack, sampler, fused, ends, packets, meta, now })
 }
 
 /// The programs that packets which took the short way have left to run: those of the flows that they have come to, as they were when they were found to need
@@ -69,6 +70,7 @@ impl<'a> ShortPrograms<'a> {
 /// words, which take half of the instructions where shifts need no particular register.
 struct Resolve<'a, 't> {
     conntrack: &'a Conntrack,
+    sampler: &'a mut Sampler,
     fused: &'a FusedTable,
     ends: &'a Ends<'t>,
     packets: &'a mut [Packet],
@@ -81,7 +83,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> ShortPrograms<'t> {
-        let Resolve { conntrack, fused, ends, packets, meta, now } = self;
+        let Resolve { conntrack, sampler, fused, ends, packets, meta, now } = self;
         let counters = ends.counters;
         let table = &conntrack.tracker.table;
         if !conntrack.is_fusing() {
@@ -94,7 +96,8 @@ impl<'t> Leveled for Resolve<'_, 't> {
             return ShortPrograms::NONE;
         }
         // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
-        let (mut those, mut tcp, mut pushed, mut double, mut stepped) = (0u32, 0u32, 0u32, 0u32, 0u32);
+        let (mut those, mut tcp, mut pushed, mut double) = (0u32, 0u32, 0u32, 0u32);
+        let (mut stepped, mut sampled) = (0u32, 0u32);
         let mut connections = [fused.get(0); BATCH_SIZE];
         let mut places = [None; BATCH_SIZE];
         for i in bits(meta.starts()) {
@@ -105,6 +108,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
             tcp |= u32::from(connections[i].kind.is_tcp()) << i;
             double |= u32::from(connections[i].kind.is_double()) << i;
             stepped |= u32::from(connections[i].kind.is_in_steps()) << i;
+            sampled |= u32::from(connections[i].kind.is_sampled()) << i;
             pushed |= u32::from(connections[i].action.is_any_program()) << i;
         }
         if those == 0 {
@@ -136,7 +140,15 @@ impl<'t> Leveled for Resolve<'_, 't> {
                 tcp |= (tcp >> i & 1) << at;
                 double |= (double >> i & 1) << at;
                 stepped |= (stepped >> i & 1) << at;
+                sampled |= (sampled >> i & 1) << at;
             }
+        }
+        // Where one of them is a sample, all go their way in steps.
+        let mut sampling = None;
+        if sampled != 0 {
+            let count = sampled.count_ones() as usize;
+            sampling = ends.sampling_of(sampled, meta).filter(|sampling| sampler.takes_none(*sampling, count));
+            stepped |= if sampling.is_none() { sampled } else { 0 };
         }
         // 4. Take the packets. Protocols one after the other, since each is read by other code.
         let connections = Connections { connections: &connections, places: &places, double };
@@ -167,6 +179,9 @@ impl<'t> Leveled for Resolve<'_, 't> {
         };
         work.flush(&meta.headers);
         meta.headers.longest += work.grown;
+        if let Some(sampling) = sampling {
+            sampler.pass(sampling, (passed & sampled).count_ones() as usize);
+        }
         if steps != 0 && work.long != 0 {
             steps = bits(steps).filter(|&i| !connections.has_one_of(i, work.long)).fold(0, |set, i| set | 1 << i);
         }
@@ -464,6 +479,7 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
         (Some(_), Some(_)) => Translated::Short,
         (Some(_), None) => Translated::Long,
     };
+    let kind = FusedKind::new(trail.is_tcp, second.is_some());
     let fused = Fused {
         later,
         remembered: first,
@@ -471,11 +487,12 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
         action,
         ip: trail.ip,
         transport: trail.transport,
-        kind: FusedKind::new(trail.is_tcp, second.is_some()),
+        kind: if trail.is_sampled { kind.with_samples() } else { kind },
         translated,
     };
     let translation = translation.filter(|_| translated == Translated::Long);
-    let more = More { translation, second: second.as_ref(), way: None };
+    let way = trail.is_sampled.then(|| trail.way());
+    let more = More { translation, second: second.as_ref(), way: way.as_ref() };
     caches.headers.insert_fused(line, trail.flows[0], &fused, more);
 }
 

@@ -148,7 +148,21 @@ impl Executor {
             (Some(tracked), Some((first, serial)), _) => {
                 let (mut flows, passes, in_steps, rewrite) = ([FlowAt::NONE; PASSES], 1, false, None);
                 flows[0] = first;
-                Some(Trail { line, hash, serial, flows, passes, is_tcp, ip, transport, in_steps, rewrite, tracked })
+                let is_sampled = course == Course::TracksSampled;
+                Some(Trail {
+                    line,
+                    hash,
+                    serial,
+                    flows,
+                    passes,
+                    is_tcp,
+                    ip,
+                    transport,
+                    in_steps,
+                    is_sampled,
+                    rewrite,
+                    tracked,
+                })
             }
             (Some(tracked), None, Some(before)) => {
                 let before = Trail { tracked, ..before };
@@ -157,7 +171,7 @@ impl Executor {
             _ => None,
         };
         if let Some(trail) = &mut trail {
-            trail.in_steps |= course.is_in_steps();
+            trail.in_steps |= course.is_in_steps() || course == Course::TracksSampled && trail.passes > 1;
             if let Some(rewrite) = program.rewrite().filter(|_| is_again && !course.is_in_steps()) {
                 trail.rewrites(rewrite);
             }

@@ -33,6 +33,8 @@ pub struct Trail {
     pub transport: u8,
     /// What was done is more than what a [`Fused`](crate::classify::cache::fused::Fused) alone can say.
     pub in_steps: bool,
+    /// Samples were taken before it was tracked for the first time.
+    pub is_sampled: bool,
     /// What was rewritten so far, if that is all.
     pub rewrite: Option<CompactRewrite>,
     /// The connections that it belongs to.

@@ -160,7 +160,8 @@ impl Worker {
         let mut short = None;
         if meta.is_tracked() {
             let fused = caches.headers.fused();
-            short = Some(fused::resolve(&executor.conntrack, fused, &ends, packets, meta, executor.now));
+            let Executor { conntrack, sampler, now, .. } = &mut *executor;
+            short = Some(fused::resolve((conntrack, sampler), fused, &ends, packets, meta, *now));
         } else if meta.trails().set_of() != 0 {
             fused::fuse_ends(&ends, caches, count, meta);
         }

@@ -31,6 +31,8 @@ pub enum Course {
     Ends,
     /// It tracks them, and all else that it does has a compact form.
     Tracks,
+    /// It sends some packets to a port or a collector, too, and does the same with all of them then.
+    TracksSampled,
     /// It tracks them, and does other things before or behind that.
     TracksInSteps,
     /// The same; and somebody gets copies with their metadata, which is known of what a port receives.
@@ -44,6 +46,12 @@ pub enum Course {
 impl Course {
     /// That of a program with these steps and this end; and the compact form of all of it but the tracking.
     pub fn of(steps: &[Step], end: &Disposition) -> (Course, Compact) {
+        if let [Step::Sample(sample), rest @ ..] = steps
+            && sample.program.is_plain_end()
+            && let (Course::Tracks, form) = Course::of(rest, end)
+        {
+            return (Course::TracksSampled, form);
+        }
         let tracks = steps.iter().any(|step| matches!(step, Step::Ct(_)));
         let form = compact(steps, end, tracks);
         let is_again = matches!(end, Disposition::Recirc(_));
@@ -74,7 +82,7 @@ impl Course {
     /// Whether it tracks packets, and they can be followed.
     #[inline(always)]
     pub fn tracks(self) -> bool {
-        matches!(self, Course::Tracks | Course::TracksInSteps | Course::TracksFirst)
+        matches!(self, Course::Tracks | Course::TracksSampled | Course::TracksInSteps | Course::TracksFirst)
     }
 
     /// Whether packets can be followed that were tracked before.
@@ -140,7 +148,7 @@ impl Step {
     /// Whether it hands the metadata of a packet on to somebody.
     pub(super) fn reads_metadata(&self) -> bool {
         match self {
-            Step::Sample(sample) => !sample.program.samples(),
+            Step::Sample(sample) => !sample.program.is_plain_end(),
             Step::Copy(disposition) => !disposition.is_plain(),
             _ => false,
         }
@@ -163,7 +171,7 @@ impl Step {
         match self {
             Step::Copy(disposition) => disposition.is_plain(),
             Step::Hash { .. } | Step::Ct(_) | Step::CtClear => false,
-            Step::Sample(sample) => sample.program.samples(),
+            Step::Sample(sample) => sample.program.is_plain_end(),
             Step::Rewrite(_)
             | Step::PushVlan { .. }
             | Step::PopVlan
@@ -189,6 +197,79 @@ impl Disposition {
             Disposition::Punt(punt) => punt.is_sample(),
             Disposition::Recirc(_) | Disposition::TunnelPop(_) => false,
             Disposition::RunByLength { .. } => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::action::{Action, HashAlgorithm, Punt, Rewrite, SflowPunt};
+    use crate::actions::program::Program;
+    use crate::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
+    use packet::{Field, Time};
+
+    fn set(field: Field) -> Action {
+        Action::Set(Arc::new(Rewrite::field(field, 1)))
+    }
+
+    fn ct() -> Action {
+        Action::Ct(Arc::default())
+    }
+
+    fn sample(actions: Vec<Action>) -> Action {
+        Action::Sample { probability: 1000, actions }
+    }
+
+    fn report() -> Action {
+        let sflow = SflowPunt { bridge: 1, vlan_tci: 0, output: 0, tunnel: None, mpls: Vec::new() };
+        Action::Punt(Arc::new(Punt::Sflow(sflow)))
+    }
+
+    fn meter(kind: MeterBandKind) -> Action {
+        let band = MeterBand { rate: 1, burst: 1, kind };
+        Action::Meter(Arc::<MeterNumbers>::default().add(MeterUnit::Packets, &[band], Time(0)).unwrap())
+    }
+
+    #[test]
+    fn courses_of_programs() {
+        use Course::{Ends, PassesOn, PassesOnInSteps, Tracks, TracksFirst, TracksInSteps, TracksSampled, Unknown};
+        let (output, recirc) = (Action::Output(PortNo(1)), Action::Recirc(1));
+        let copy = || Action::Output(PortNo(2));
+        let (route, hash) = (set(Field::DlDst), Action::Hash { algorithm: HashAlgorithm::L4, basis: 0 });
+        let tag = || Action::PushVlan { tpid: 0x8100, tci: 1 };
+        let drop_meter = || meter(MeterBandKind::Drop);
+        let cases = [
+            (vec![output.clone()], Ends),
+            (vec![Action::CtClear, copy(), tag(), output.clone()], Ends),
+            (vec![sample(vec![report()]), output.clone()], Ends),
+            (vec![sample(vec![copy()]), output.clone()], Ends),
+            (vec![ct(), recirc.clone()], Tracks),
+            (vec![route.clone(), ct(), Action::CtClear, route.clone(), output.clone()], Tracks),
+            (vec![Action::CtClear, route.clone(), set(Field::NwTtl), ct(), recirc.clone()], Tracks),
+            (vec![tag(), ct(), output.clone()], Tracks),
+            (vec![tag(), ct(), recirc.clone()], TracksInSteps),
+            (vec![set(Field::NwDst), ct(), recirc.clone()], TracksInSteps),
+            (vec![sample(vec![report()]), route.clone(), ct(), recirc.clone()], TracksSampled),
+            (vec![copy(), sample(vec![report()]), ct(), recirc.clone()], TracksInSteps),
+            (vec![sample(vec![copy()]), ct(), recirc.clone()], TracksSampled),
+            (vec![copy(), ct(), drop_meter(), recirc.clone()], TracksInSteps),
+            (vec![ct(), Action::Drop(crate::DropReason::Rule)], TracksInSteps),
+            // Whoever gets the copy gets its metadata.
+            (vec![sample(vec![copy(), recirc.clone()]), ct(), recirc.clone()], TracksFirst),
+            (vec![ct(), sample(vec![copy(), recirc.clone()]), recirc.clone()], Unknown),
+            (vec![meter(MeterBandKind::Remark(1)), ct(), recirc.clone()], Unknown),
+            (vec![recirc.clone(), ct(), output.clone()], Unknown),
+            (vec![ct(), copy(), recirc.clone(), output.clone()], Unknown),
+            (vec![hash.clone(), recirc.clone()], PassesOn),
+            (vec![route, hash, recirc.clone()], PassesOn),
+            (vec![copy(), recirc.clone()], PassesOnInSteps),
+            (vec![Action::PopEthernet, recirc], Unknown),
+        ];
+        for (actions, course) in cases {
+            assert_eq!(Program::compile(&actions).course(), course, "{actions:?}");
         }
     }
 }

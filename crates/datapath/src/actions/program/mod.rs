@@ -323,10 +323,18 @@ impl Program {
         if self.course == Course::Tracks { self.compact.push() } else { None }
     }
 
-    /// The compact form of all that it does but to track packets, to have them classified again and to send them, if that has one.
+    /// The compact form of all that it does but to take samples, to track packets, to have them classified again and to send them, if that has one.
     #[inline(always)]
     pub fn rewrite(&self) -> Option<&CompactRewrite> {
         self.compact.rewrite().filter(|rewrite| rewrite.copies().is_empty())
+    }
+
+    /// Which packets it samples before it tracks them, if it samples any.
+    pub fn sampling(&self) -> Option<Sampling> {
+        match self.steps.first() {
+            Some(Step::Sample(sample)) if self.course == Course::TracksSampled => Some(sample.sampling),
+            _ => None,
+        }
     }
 
     /// Which packets it samples first, and what it does with the others, if that has a compact form without copies.
@@ -342,11 +350,12 @@ impl Program {
     #[inline(always)]
     pub fn way(&self) -> Option<Way<'_>> {
         match (self.course, &self.compact, &self.end) {
-            (Course::Tracks, Compact::Push(_) | Compact::RewriteAndPush(_), _) => Some(Way::Pushes),
-            (Course::Tracks, compact, Disposition::Recirc(_)) => Some(Way::Again(compact.rewrite())),
-            (Course::Tracks, Compact::Rewrite(rewrite), _) => Some(Way::Ends(rewrite)),
             (Course::TracksInSteps | Course::TracksFirst, ..) => Some(Way::Steps),
-            _ => None,
+            (course, ..) if !course.tracks() => None,
+            (_, Compact::Push(_) | Compact::RewriteAndPush(_), _) => Some(Way::Pushes),
+            (_, compact, Disposition::Recirc(_)) => Some(Way::Again(compact.rewrite())),
+            (_, Compact::Rewrite(rewrite), _) => Some(Way::Ends(rewrite)),
+            (_, Compact::None, _) => None,
         }
     }
 

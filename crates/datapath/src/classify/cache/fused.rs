@@ -73,6 +73,17 @@ impl FusedKind {
         FusedKind(u8::from(is_tcp) | u8::from(is_double) << 1)
     }
 
+    /// The same; samples of packets are taken before they are tracked.
+    pub fn with_samples(self) -> FusedKind {
+        FusedKind(self.0 | 8)
+    }
+
+    /// Whether samples are taken. Those go their way in steps: [`FusedTable::way`].
+    #[inline(always)]
+    pub fn is_sampled(self) -> bool {
+        self.0 & 8 != 0
+    }
+
     /// TCP, or UDP, whose packets go their way in steps.
     pub fn in_steps(is_tcp: bool) -> FusedKind {
         FusedKind(u8::from(is_tcp) | 4)
@@ -212,7 +223,7 @@ impl FusedTable {
         &self.seconds.slice()[number as usize]
     }
 
-    /// The way of its packets, if they go it [in steps](FusedKind::is_in_steps).
+    /// The way of its packets, if they go it [in steps](FusedKind::is_in_steps), or [samples](FusedKind::is_sampled) do.
     #[inline(always)]
     pub fn way(&self, number: u32) -> &SteppedWay {
         &self.ways.slice()[number as usize]
