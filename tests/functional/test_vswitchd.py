@@ -371,3 +371,16 @@ def test_vlans_of_tunnels_and_priorities(ovs):
     assert actions("in_port=1,dl_vlan=5") == "push_vlan(vid=10,pcp=0),2"
     assert actions("in_port=1,dl_vlan=6") == "drop"
     assert actions("in_port=2,dl_vlan=10,dl_vlan_pcp=3") == "pop_vlan,push_vlan(vid=0,pcp=3),3"
+
+
+def test_locked_memory_is_what_is_used(ovs):
+    """Each worker's caches reserve some gigabytes of address space."""
+    p = ovs.foreground("--pidfile", "--mlockall")
+    until(lambda: run("ovs-appctl", "-t", "ovs-vswitchd", "version", env=ovs.env, check=False).returncode == 0)
+    dummy_bridge(ovs, "p1", "p2")
+    until(lambda: "pmd thread" in ovs.appctl("dpif-netdev/pmd-stats-show"))
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{p.pid}/status").read_text().splitlines() if line.startswith("Vm"))
+    kib = {name: int(value.split()[0]) for name, value in status.items()}
+    assert kib["VmLck"] > 1_000_000 and kib["VmRSS"] < 400_000, kib
+    ovs.appctl("exit")
+    assert p.wait(10) == 0

@@ -130,9 +130,17 @@ fn ready(options: &Options) -> Box<dyn FnOnce()> {
     })
 }
 
+/// Keeps memory that is in use from being paged out. Caches reserve far more than most of them ever use.
 fn lock_memory() {
+    use rustix::io::Errno;
     use rustix::mm::{MlockAllFlags, mlockall};
-    if let Err(e) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
+    let locked = mlockall(all | MlockAllFlags::ONFAULT).or_else(|e| match e {
+        // Kernels before 4.4.
+        Errno::INVAL => mlockall(all),
+        e => Err(e),
+    });
+    if let Err(e) = locked {
         tracing::error!("mlockall failed: {e}");
     }
 }

@@ -51,7 +51,7 @@ pub struct Options {
     pub unixctl: Option<String>,
     /// Whom to run as.
     pub user: Option<String>,
-    /// Whether to keep all memory from being paged out.
+    /// Whether to keep the memory that is in use from being paged out.
     pub mlockall: bool,
     /// Which interfaces become dummy ports.
     pub dummy: Dummy,
@@ -125,7 +125,7 @@ const DEFS: &[Def] = &[
         "how to reach the system's log: libc, null, unix:FILE, udp:IP:PORT, journal or journal:FILE",
     ),
     def("unixctl", None, Needed, "control socket, or none"),
-    def("mlockall", None, No, "keep all memory from being paged out"),
+    def("mlockall", None, No, "keep the memory that is in use from being paged out"),
     def(
         "enable-dummy",
         None,
