@@ -284,3 +284,52 @@ def test_many_connections_at_once(lab):
     assert len(lab.connections("dport=8000", "ESTABLISHED")) == 300
     assert int(lab.ovs.appctl("dpctl/ct-get-nconns")) == 300
     assert lab.hits(INVALID) == lab.hits(OTHER) == 0
+
+
+def test_what_is_done_beside_tracking_is_done_on_the_short_way(ovs, net, tmp_path):
+    """Packets are copied, tracked, routed, tracked in another zone, metered and spread by a hash: all of it by one look-up for each."""
+    lab = Lab(ovs, net, count=3)
+    a, b, _ = lab.hosts
+    ovs.ofctl("add-meter", "br0", "meter=1,kbps,band=type=drop,rate=100000000", version=13)
+    ovs.ofctl("add-group", "br0", "group_id=1,type=select,selection_method=dp_hash,bucket=output:2,bucket=output:2", version=15)
+    lab.flows(NEIGHBOURS, """
+        table=0,priority=10,ip,actions=3,ct(zone=1,table=1)
+        table=1,priority=50,cookie=0x20,in_port=1,ip,ct_state=+trk+new,actions=ct(commit,zone=1),dec_ttl,ct(zone=2,table=2)
+        table=1,priority=40,cookie=0x21,ip,ct_state=+trk+est,actions=dec_ttl,ct(zone=2,table=2)
+        table=2,priority=50,in_port=1,ip,ct_state=+trk+new,actions=ct(commit,zone=2),group:1
+        table=2,priority=40,in_port=1,ip,ct_state=+trk+est,actions=ct_clear,resubmit(,3)
+        table=2,priority=40,in_port=2,ip,ct_state=+trk+est,actions=1
+        table=3,actions=meter:1,group:1
+    """)
+    inside, outside = udp(a, "10.0.0.1", 5000), udp(b, "10.0.0.2", 6000)
+    outside.setsockopt(socket.IPPROTO_IP, 12, 1)  # IP_RECVTTL
+    inside.connect(("10.0.0.2", 6000)), outside.connect(("10.0.0.1", 5000))
+
+    def asked_and_answered(count):
+        for n in range(count):
+            inside.send(b"question %d" % n)
+            data, ancillary, _, _ = outside.recvmsg(100, 100)
+            assert (data, struct.unpack("i", ancillary[0][2])) == (b"question %d" % n, (63,))
+            outside.send(data)
+            assert inside.recv(100) == data
+
+    def recirculated():
+        return int(re.search(r"^datapath_recirculated .* total: (\d+)$", ovs.appctl("coverage/show"), re.M)[1])
+
+    def copied():
+        return int(re.search(r"tx pkts=(\d+)", ovs.ofctl("dump-ports", "br0", "3"))[1])
+
+    asked_and_answered(5)
+    before, copies_before = recirculated(), lab.hits(0x21)
+    asked_and_answered(100)
+    assert recirculated() - before < 20
+    assert lab.counts(0x21, copies_before + 200) == copies_before + 200
+    # Segments of TCP, as large as local stacks make them.
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 20000)
+    b.start(sys.executable, "-m", "http.server", "--bind", "10.0.0.2", "--directory", tmp_path, "8000")
+    got = tmp_path / "got"
+    a.run("curl", "-sS", "--retry-connrefused", "--retry", "20", "--retry-delay", "1", "--max-time", "30", "-o", got, "http://10.0.0.2:8000/file")
+    assert got.read_bytes() == (tmp_path / "file").read_bytes()
+    tracked = [line for line in lab.connections("tcp") if "dport=8000" in line]
+    assert {re.search(r"zone=(\d)", line)[1] for line in tracked} == {"1", "2"}
+    until(lambda: copied() >= lab.hits(0x20) + lab.hits(0x21))
