@@ -190,8 +190,10 @@ impl Client {
                 }
                 return None;
             }
-            // A server that is restarted is nothing to be warned of.
-            Event::Disconnected(reason @ Reason::Closed) => info!("database: {reason}"),
+            // A server that is restarted, or not there yet, is nothing to be warned of.
+            Event::Disconnected(reason @ (Reason::Closed | Reason::Connect(_) | Reason::ConnectTimeout(_))) => {
+                info!("database: {reason}");
+            }
             Event::Disconnected(reason) => warn!("database: {reason}"),
             Event::Synced(_) => {
                 let schema = self.session.schema();

@@ -79,7 +79,9 @@ impl<T: Eq + Hash> Interner<T> {
     pub fn collect(&self) {
         let table = &mut *self.table.lock();
         table.by_id.retain(|id, (value, idle)| {
-            if Arc::strong_count(value) > REFERENCES {
+            let is_current = table.by_value.get(value) == Some(id);
+            let own = if is_current { REFERENCES } else { REFERENCES - 1 };
+            if Arc::strong_count(value) > own {
                 *idle = false;
                 return true;
             }
@@ -87,18 +89,17 @@ impl<T: Eq + Hash> Interner<T> {
                 *idle = true;
                 return true;
             }
-            if table.by_value.get(value) == Some(id) {
+            if is_current {
                 table.by_value.remove(value);
             }
             false
         });
     }
 
-    /// Has values that nobody holds get another number when they come again. Packets that still carry the number of one
-    /// find it until it is [collected](Interner::collect).
-    pub fn retire_idle(&self) {
-        let table = &mut *self.table.lock();
-        table.by_value.retain(|value, _| Arc::strong_count(value) > REFERENCES);
+    /// Has values get another number when they come again. Who still holds one, or carries its number, finds it until it
+    /// is [collected](Interner::collect).
+    pub fn retire(&self) {
+        self.table.lock().by_value.clear();
     }
 
     /// Number of values.
@@ -126,6 +127,19 @@ mod tests {
         interner.collect();
         interner.collect();
         assert_eq!((interner.get(old), interner.get(new)), (None, Some(held)));
+    }
+
+    #[test]
+    fn what_was_retired_gets_another_number() {
+        let interner = Interner::default();
+        let (old, held) = interner.intern("a".to_owned());
+        interner.retire();
+        let (new, also_held) = interner.intern("a".to_owned());
+        assert_ne!(new, old);
+        (0..3).for_each(|_| interner.collect());
+        assert_eq!((interner.get(old), interner.get(new)), (Some(held), Some(also_held)), "both are held");
+        (0..2).for_each(|_| interner.collect());
+        assert_eq!(interner.len(), 0);
     }
 
     #[test]
@@ -158,19 +172,5 @@ mod tests {
         interner.collect();
         interner.collect();
         assert_eq!(interner.len(), 0);
-    }
-
-    #[test]
-    fn a_retired_value_has_another_number_when_it_comes_again() {
-        let interner = Interner::default();
-        let ((a, held), (b, _)) = (interner.intern("a".to_owned()), interner.intern("b".to_owned()));
-        interner.retire_idle();
-        assert_eq!(interner.intern("a".to_owned()).0, a);
-        let (again, kept) = interner.intern("b".to_owned());
-        assert!(again != b && interner.get(b) == Some("b".to_owned().into()));
-        (0..2).for_each(|_| interner.collect());
-        assert_eq!((interner.get(b), interner.get(again)), (None, Some(kept.clone())));
-        assert_eq!(interner.intern("b".to_owned()).0, again);
-        drop(held);
     }
 }

@@ -175,8 +175,8 @@ impl Switch {
         self.remove(datapath, &findings);
         if purge {
             self.records.clear();
-            self.interners.frozen.retire_idle();
-            self.interners.packet_ins.retire_idle();
+            self.interners.frozen.retire();
+            self.interners.packet_ins.retire();
         }
         // Some flows were evicted before the round came to them, or since. Their packets came before its end, too.
         datapath.hand_over_evicted();
