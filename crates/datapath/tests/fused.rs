@@ -845,3 +845,28 @@ fn nothing_overtakes_a_packet_that_goes_the_long_way() {
     assert_eq!((sent.len(), of(0, &sent), of(1, &sent)), (6, of(0, &given), of(1, &given)));
     assert_eq!(dp.stats().workers[0].recirculated, before + 4, "one, and three behind it");
 }
+
+/// Also frames whose length does not fit where those of others do, when a tag is removed.
+#[test]
+fn lengths_of_all_sizes_are_followed() {
+    let switch = by_hand(Config::default(), 3);
+    install(&switch, Rules { zone: 1, first: Early::Pop, ..Rules::default() });
+    let (dp, _, p) = &switch;
+    let mut give = |len: usize, reply: bool| {
+        let (from, to) = if reply { (80, 1000) } else { (1000, 80) };
+        let addresses = [[10, 0, 0, 1].into(), [192, 0, 2, 1].into()];
+        let [src, dst] = if reply { [addresses[1], addresses[0]] } else { addresses };
+        let datagram = build::udp(from, to, &vec![7; len - 18 - 20 - 8]);
+        let datagram = build::Ipv4 { src, dst, proto: 17, ..Default::default() }.packet(datagram);
+        p[usize::from(reply)].1.give(&build::ethernet([2; 6], [4; 6], &[(0x8100, 1)], 0x0800, &datagram));
+        dp.poll();
+    };
+    (0..3).for_each(|_| [false, true].into_iter().for_each(|reply| give(100, reply)));
+    let before = dp.stats().workers[0].recirculated;
+    p[1].1.take();
+    let lengths = [64, 100, 1518, 32_767, 32_768, 32_771, 32_772, 60_000];
+    lengths.into_iter().for_each(|len| give(len, false));
+    assert_eq!(dp.stats().workers[0].recirculated, before);
+    // The port does not take the others.
+    assert_eq!(p[1].1.take().iter().map(Vec::len).collect::<Vec<_>>(), [60, 96, 1514]);
+}

@@ -160,7 +160,7 @@ impl Executor {
                     self.outputs.push(rewrite.port(), packet, in_port, self.now);
                     return Ok(());
                 }
-                view.shift(packet.len() as i16 - before as i16);
+                view.shift((packet.len() as isize - before as isize) as i16);
                 continue;
             }
             let before_rest = if is_last { program.behind_tracking() } else { program.steps.len() };
