@@ -427,6 +427,14 @@ impl Bridge {
         self.tell_port(port, reason, None);
     }
 
+    /// Whether a port is still what subscribers were told of it last; `None` where nothing was told yet.
+    pub fn is_as_told(&self, port: OfPort) -> Option<bool> {
+        let desc = self.port_descs(port).into_iter().next()?;
+        let forwarding = self.switch.forwarding.read();
+        let state = forwarding.bridges.get(&self.id)?.ports.get(&port)?;
+        state.told.as_deref().map(|told| *told == desc)
+    }
+
     fn tell_port(&self, port: OfPort, reason: PortReason, but: Option<SubscriptionId>) {
         let desc = self.port_descs(port).into_iter().next();
         let statuses = {

@@ -44,7 +44,16 @@ impl Links {
                 let status = DeviceStatus { up: link.up, admin_up: link.admin_up, mtu, mac, gone };
                 let same = |old: &Weak<dyn Port>| old.as_ptr().addr() == Arc::as_ptr(device).addr();
                 let before = seen.get(&number).filter(|(old, _)| same(old)).map(|(_, before)| before);
-                if before.is_some_and(|before| *before != status) {
+                let is_same = match before {
+                    Some(before) => *before == status,
+                    // It may have changed since its port was added.
+                    None => match bridge.is_as_told(info.port) {
+                        Some(is_same) => is_same,
+                        // It is being added. The next look is the first one.
+                        None => continue,
+                    },
+                };
+                if !is_same {
                     // The port may have gone since it was listed.
                     let _ = datapath.refresh_port(number);
                     different.push((bridge.clone(), info.port));
@@ -63,5 +72,46 @@ impl Links {
             bridge.port_changed(port, PortReason::Modify);
         }
         some_went
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use datapath::Config;
+    use datapath::sync::clock::ManualClock;
+    use ofproto::{BridgeConfig, PortSpec, SpanningTreeConfig, SwitchSettings};
+    use packet::Time;
+    use ports::registry;
+    use protocols::spanning_tree::Protocol;
+
+    /// As with a device that is made, added by its name at once, and set up then.
+    #[test]
+    fn a_link_that_comes_before_the_first_look_is_noticed() {
+        let clock = Arc::new(ManualClock::new(Time(1_000_000_000)));
+        let datapath = Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock.clone());
+        let switch = Switch::new(SwitchSettings::default(), clock.clone());
+        switch.attach(datapath.clone());
+        let spanning_tree = SpanningTreeConfig { protocol: Protocol::Rstp, ..SpanningTreeConfig::default() };
+        let bridge = switch.add_bridge(BridgeConfig { spanning_tree, ..BridgeConfig::new("br0", 1) }).unwrap();
+        let device = registry::open(&registry::PortSpec::new("p1", "dummy"), &registry::Env::default()).unwrap();
+        device.set_admin_up(false).unwrap();
+        let port = bridge.add_port(PortSpec::new(device.clone())).unwrap();
+        switch.run_due_spanning_trees();
+        assert_eq!(bridge.is_as_told(port), Some(true));
+        device.set_admin_up(true).unwrap();
+        assert_eq!(bridge.is_as_told(port), Some(false));
+        let links = Links::default();
+        (0..3).for_each(|_| assert!(!links.look(&switch, &datapath)));
+        assert_eq!(bridge.is_as_told(port), Some(true));
+        // The spanning tree has seen it, too: the port has no neighbour, and forwards in the end.
+        for _ in 0..60 {
+            switch.run_due_spanning_trees();
+            clock.advance(Duration::from_secs(1));
+        }
+        let state = bridge.tree_port_status(port);
+        assert!(format!("{state:?}").contains("Forwarding"), "{state:?}");
     }
 }
