@@ -852,7 +852,7 @@ fn lengths_of_all_sizes_are_followed() {
     let switch = by_hand(Config::default(), 3);
     install(&switch, Rules { zone: 1, first: Early::Pop, ..Rules::default() });
     let (dp, _, p) = &switch;
-    let mut give = |len: usize, reply: bool| {
+    let give = |len: usize, reply: bool| {
         let (from, to) = if reply { (80, 1000) } else { (1000, 80) };
         let addresses = [[10, 0, 0, 1].into(), [192, 0, 2, 1].into()];
         let [src, dst] = if reply { [addresses[1], addresses[0]] } else { addresses };
