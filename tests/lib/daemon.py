@@ -342,7 +342,7 @@ class Ovs(Daemon, Database):
         left = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if str(self.dir) in (process / "cmdline").read_text() and alive(process.name):
+                if os.fsencode(self.dir) in (process / "cmdline").read_bytes() and alive(process.name):
                     left.append(int(process.name))
                     os.kill(left[-1], 9)
             except OSError:
