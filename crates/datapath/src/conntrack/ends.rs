@@ -4,6 +4,7 @@ use packet::BATCH_SIZE;
 
 use super::trail::Trail;
 use crate::actions::compact_form::CompactPush;
+use crate::actions::program::{Course, Program};
 use crate::actions::sample::Sampling;
 use crate::classify::cache::fused::{FlowAt, Fused};
 use crate::classify::plan::Origin;
@@ -56,6 +57,14 @@ impl<'a> Ends<'a> {
             CompiledAction::Program(program) if bits(those).all(|i| meta.found[i].flow == flow) => program.sampling(),
             _ => None,
         }
+    }
+
+    /// The program of these packets, if all of them have the same flow, which sends copies before it tracks them; and the flow.
+    pub fn copying_of(&self, those: u32, meta: &BatchMeta) -> Option<(FlowRef, &'a Program)> {
+        let flow = meta.found[bits(those).next()?].flow;
+        let CompiledAction::Program(program) = self.table.arena.live(flow, self.guard)?.action() else { return None };
+        let is_same = bits(those).all(|i| meta.found[i].flow == flow) && program.course() == Course::TracksCopied;
+        is_same.then_some((flow, program))
     }
 
     /// Prefetches what these connections put before packets, three dependent loads away.

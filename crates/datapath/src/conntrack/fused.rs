@@ -54,10 +54,12 @@ pub struct ShortPrograms<'a> {
     /// Which packets have one.
     set: u32,
     programs: [Option<&'a Program>; BATCH_SIZE],
+    /// Packets of which the program of their first flow is still to send copies, with nothing done to them yet.
+    pub copied: Option<(u32, FlowRef, &'a Program)>,
 }
 
 impl<'a> ShortPrograms<'a> {
-    const NONE: ShortPrograms<'static> = ShortPrograms { set: 0, programs: [None; BATCH_SIZE] };
+    const NONE: ShortPrograms<'static> = ShortPrograms { set: 0, programs: [None; BATCH_SIZE], copied: None };
 
     /// That of packet `i`.
     #[inline(always)]
@@ -97,7 +99,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
         }
         // 1. Prefetch the connections. What the entries lead to has been prefetched by the look-up.
         let (mut those, mut tcp, mut pushed, mut double) = (0u32, 0u32, 0u32, 0u32);
-        let (mut stepped, mut sampled) = (0u32, 0u32);
+        let (mut stepped, mut sampled, mut copied) = (0u32, 0u32, 0u32);
         let mut connections = [fused.get(0); BATCH_SIZE];
         let mut places = [None; BATCH_SIZE];
         for i in bits(meta.starts()) {
@@ -109,6 +111,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
             double |= u32::from(connections[i].kind.is_double()) << i;
             stepped |= u32::from(connections[i].kind.is_in_steps()) << i;
             sampled |= u32::from(connections[i].kind.is_sampled()) << i;
+            copied |= u32::from(connections[i].kind.is_copied()) << i;
             pushed |= u32::from(connections[i].action.is_any_program()) << i;
         }
         if those == 0 {
@@ -141,6 +144,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
                 double |= (double >> i & 1) << at;
                 stepped |= (stepped >> i & 1) << at;
                 sampled |= (sampled >> i & 1) << at;
+                copied |= (copied >> i & 1) << at;
             }
         }
         // Where one of them is a sample, all go their way in steps.
@@ -150,6 +154,8 @@ impl<'t> Leveled for Resolve<'_, 't> {
             sampling = ends.sampling_of(sampled, meta).filter(|sampling| sampler.takes_none(*sampling, count));
             stepped |= if sampling.is_none() { sampled } else { 0 };
         }
+        let copying = if copied != 0 { ends.copying_of(copied, meta) } else { None };
+        stepped |= if copying.is_none() { copied } else { 0 };
         // 4. Take the packets. Protocols one after the other, since each is read by other code.
         let connections = Connections { connections: &connections, places: &places, double };
         let mut work = ShortWay {
@@ -182,6 +188,7 @@ impl<'t> Leveled for Resolve<'_, 't> {
         if let Some(sampling) = sampling {
             sampler.pass(sampling, (passed & sampled).count_ones() as usize);
         }
+        work.short.copied = copying.map(|(flow, program)| (passed & copied, flow, program));
         if steps != 0 && work.long != 0 {
             steps = bits(steps).filter(|&i| !connections.has_one_of(i, work.long)).fold(0, |set, i| set | 1 << i);
         }
@@ -458,7 +465,11 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
         return;
     }
     let line = (&trail.line.0, trail.hash);
-    let (action, few, later) = (action.filter(|_| !trail.in_steps), trail.tracked.few(), trail.later());
+    let (few, later) = (trail.tracked.few(), trail.later());
+    // Copies are sent when packets have taken the short way, but for what a rewrite does in the end.
+    let is_changed = few.is_none_or(|(.., translation)| translation.is_some())
+        || action.is_none_or(|action| action.is_any_program());
+    let action = action.filter(|_| !trail.in_steps && !(trail.is_copied && is_changed));
     let (Some(action), Some((first, second, translation)), Some(later)) = (action, few, later) else {
         let fused = Fused {
             later: [FlowAt::NONE; LATER],
@@ -479,7 +490,13 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
         (Some(_), Some(_)) => Translated::Short,
         (Some(_), None) => Translated::Long,
     };
-    let kind = FusedKind::new(trail.is_tcp, second.is_some());
+    let mut kind = FusedKind::new(trail.is_tcp, second.is_some());
+    if trail.is_sampled {
+        kind = kind.with_samples();
+    }
+    if trail.is_copied {
+        kind = kind.with_copies();
+    }
     let fused = Fused {
         later,
         remembered: first,
@@ -487,11 +504,11 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
         action,
         ip: trail.ip,
         transport: trail.transport,
-        kind: if trail.is_sampled { kind.with_samples() } else { kind },
+        kind,
         translated,
     };
     let translation = translation.filter(|_| translated == Translated::Long);
-    let way = trail.is_sampled.then(|| trail.way());
+    let way = (trail.is_sampled || trail.is_copied).then(|| trail.way());
     let more = More { translation, second: second.as_ref(), way: way.as_ref() };
     caches.headers.insert_fused(line, trail.flows[0], &fused, more);
 }

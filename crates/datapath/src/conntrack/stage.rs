@@ -148,7 +148,7 @@ impl Executor {
             (Some(tracked), Some((first, serial)), _) => {
                 let (mut flows, passes, in_steps, rewrite) = ([FlowAt::NONE; PASSES], 1, false, None);
                 flows[0] = first;
-                let is_sampled = course == Course::TracksSampled;
+                let (is_sampled, is_copied) = (course == Course::TracksSampled, course == Course::TracksCopied);
                 Some(Trail {
                     line,
                     hash,
@@ -160,6 +160,7 @@ impl Executor {
                     transport,
                     in_steps,
                     is_sampled,
+                    is_copied,
                     rewrite,
                     tracked,
                 })
@@ -171,7 +172,7 @@ impl Executor {
             _ => None,
         };
         if let Some(trail) = &mut trail {
-            trail.in_steps |= course.is_in_steps() || course == Course::TracksSampled && trail.passes > 1;
+            trail.in_steps |= course.is_in_steps() || course.is_of_first() && trail.passes > 1;
             if let Some(rewrite) = program.rewrite().filter(|_| is_again && !course.is_in_steps()) {
                 trail.rewrites(rewrite);
             }

@@ -148,7 +148,7 @@ impl Executor {
                 }
                 return Ok(());
             }
-            if let Some(rewrite) = program.rewrite().filter(|_| program.sampling().is_none()) {
+            if let Some(rewrite) = program.rewrite().filter(|_| !program.course().is_of_first()) {
                 self.track_all(program, &mut packet, &mut view, &mut tracking);
                 let before = packet.len();
                 if rewrite.growth() > 0 && !packet.make_headroom(rewrite.growth() as usize) {

@@ -35,6 +35,8 @@ pub struct Trail {
     pub in_steps: bool,
     /// Samples were taken before it was tracked for the first time.
     pub is_sampled: bool,
+    /// Copies were sent then.
+    pub is_copied: bool,
     /// What was rewritten so far, if that is all.
     pub rewrite: Option<CompactRewrite>,
     /// The connections that it belongs to.

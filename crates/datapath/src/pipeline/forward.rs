@@ -166,6 +166,13 @@ impl Worker {
             fused::fuse_ends(&ends, caches, count, meta);
         }
 
+        if let Some((copied, flow, program)) = short.as_ref().and_then(|short| short.copied) {
+            executor.outputs.at_flow = flow;
+            for i in bits(copied) {
+                send_copies(executor, program.early_copies(), &packets[i], in_port);
+            }
+        }
+
         // 5. Account, before the packets are rewritten: each run is counted once for its flow, unless the look-up did
         //    so.
         let flow_counters = table.arena.flow_counters(*number);
@@ -310,6 +317,17 @@ impl Worker {
         executor.recirculation.reuse(batch);
         at_best(RecirculatedRound { worker: self });
         Some(in_port)
+    }
+}
+
+/// Sends copies of a packet to these ports.
+fn send_copies(executor: &mut Executor, ports: impl Iterator<Item = PortNo>, packet: &Packet, in_port: PortNo) {
+    for port in ports {
+        if executor.outputs.are_down(&[port], std::slice::from_ref(packet)) {
+            executor.outputs.count_copies_for_down(1, port);
+        } else if let Some(copy) = executor.copy(packet, in_port) {
+            executor.outputs.push(port, copy, in_port, executor.now);
+        }
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Course {
     Tracks,
     /// It sends some packets to a port or a collector, too, and does the same with all of them then.
     TracksSampled,
+    /// It sends copies of them to ports, and does the same with all of them then.
+    TracksCopied,
     /// It tracks them, and does other things before or behind that.
     TracksInSteps,
     /// The same; and somebody gets copies with their metadata, which is known of what a port receives.
@@ -51,6 +53,12 @@ impl Course {
             && let (Course::Tracks, form) = Course::of(rest, end)
         {
             return (Course::TracksSampled, form);
+        }
+        let copies = steps.iter().take_while(|step| step.copies_to().is_some()).count();
+        if copies > 0
+            && let (Course::Tracks, form) = Course::of(&steps[copies..], end)
+        {
+            return (Course::TracksCopied, form);
         }
         let tracks = steps.iter().any(|step| matches!(step, Step::Ct(_)));
         let form = compact(steps, end, tracks);
@@ -82,13 +90,22 @@ impl Course {
     /// Whether it tracks packets, and they can be followed.
     #[inline(always)]
     pub fn tracks(self) -> bool {
-        matches!(self, Course::Tracks | Course::TracksSampled | Course::TracksInSteps | Course::TracksFirst)
+        match self {
+            Course::Tracks | Course::TracksSampled | Course::TracksCopied => true,
+            Course::TracksInSteps | Course::TracksFirst => true,
+            Course::Unknown | Course::Ends | Course::PassesOn | Course::PassesOnInSteps => false,
+        }
     }
 
     /// Whether packets can be followed that were tracked before.
     #[inline(always)]
     pub fn passes_on(self) -> bool {
         matches!(self, Course::PassesOn | Course::PassesOnInSteps)
+    }
+
+    /// Whether something is done with packets before they are tracked, which need not take steps where a port has received them.
+    pub fn is_of_first(self) -> bool {
+        matches!(self, Course::TracksSampled | Course::TracksCopied)
     }
 
     /// Whether it does what takes its steps.
@@ -143,6 +160,15 @@ impl Step {
     /// Whether it changes only what is known of a packet, and does the same with each packet of a connection's direction.
     pub fn is_of_metadata(&self) -> bool {
         matches!(self, Step::Ct(_) | Step::CtClear | Step::Hash { .. })
+    }
+
+    /// The port that it sends a whole copy to, if it does nothing else.
+    #[inline(always)]
+    pub fn copies_to(&self) -> Option<PortNo> {
+        match self {
+            Step::Copy(Disposition::Output { port, max_len: u32::MAX }) => Some(*port),
+            _ => None,
+        }
     }
 
     /// Whether it hands the metadata of a packet on to somebody.
@@ -235,7 +261,9 @@ mod tests {
 
     #[test]
     fn courses_of_programs() {
-        use Course::{Ends, PassesOn, PassesOnInSteps, Tracks, TracksFirst, TracksInSteps, TracksSampled, Unknown};
+        use Course::{
+            Ends, PassesOn, PassesOnInSteps, Tracks, TracksCopied, TracksFirst, TracksInSteps, TracksSampled, Unknown,
+        };
         let (output, recirc) = (Action::Output(PortNo(1)), Action::Recirc(1));
         let copy = || Action::Output(PortNo(2));
         let (route, hash) = (set(Field::DlDst), Action::Hash { algorithm: HashAlgorithm::L4, basis: 0 });
@@ -253,6 +281,8 @@ mod tests {
             (vec![tag(), ct(), recirc.clone()], TracksInSteps),
             (vec![set(Field::NwDst), ct(), recirc.clone()], TracksInSteps),
             (vec![sample(vec![report()]), route.clone(), ct(), recirc.clone()], TracksSampled),
+            (vec![copy(), copy(), route.clone(), ct(), recirc.clone()], TracksCopied),
+            (vec![Action::Truncate { max_len: 60 }, copy(), ct(), recirc.clone()], TracksInSteps),
             (vec![copy(), sample(vec![report()]), ct(), recirc.clone()], TracksInSteps),
             (vec![sample(vec![copy()]), ct(), recirc.clone()], TracksSampled),
             (vec![copy(), ct(), drop_meter(), recirc.clone()], TracksInSteps),

@@ -323,10 +323,16 @@ impl Program {
         if self.course == Course::Tracks { self.compact.push() } else { None }
     }
 
-    /// The compact form of all that it does but to take samples, to track packets, to have them classified again and to send them, if that has one.
+    /// The compact form of all that it does but to take samples, to send copies before it tracks packets, to track them, to have them classified again and to send them, if that has one.
     #[inline(always)]
     pub fn rewrite(&self) -> Option<&CompactRewrite> {
         self.compact.rewrite().filter(|rewrite| rewrite.copies().is_empty())
+    }
+
+    /// The ports that it sends copies to before it tracks packets, if it does nothing else before.
+    pub fn early_copies(&self) -> impl Iterator<Item = PortNo> {
+        let is_copied = self.course == Course::TracksCopied;
+        self.steps.iter().map_while(Step::copies_to).filter(move |_| is_copied)
     }
 
     /// Which packets it samples before it tracks them, if it samples any.

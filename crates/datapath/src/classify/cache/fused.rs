@@ -84,6 +84,17 @@ impl FusedKind {
         self.0 & 8 != 0
     }
 
+    /// The same; copies of packets are sent before they are tracked.
+    pub fn with_copies(self) -> FusedKind {
+        FusedKind(self.0 | 16)
+    }
+
+    /// Whether copies are sent. All may go their way in steps: [`FusedTable::way`].
+    #[inline(always)]
+    pub fn is_copied(self) -> bool {
+        self.0 & 16 != 0
+    }
+
     /// TCP, or UDP, whose packets go their way in steps.
     pub fn in_steps(is_tcp: bool) -> FusedKind {
         FusedKind(u8::from(is_tcp) | 4)
@@ -223,7 +234,7 @@ impl FusedTable {
         &self.seconds.slice()[number as usize]
     }
 
-    /// The way of its packets, if they go it [in steps](FusedKind::is_in_steps), or [samples](FusedKind::is_sampled) do.
+    /// The way of its packets, if they go it [in steps](FusedKind::is_in_steps), or may, as [samples](FusedKind::is_sampled) do.
     #[inline(always)]
     pub fn way(&self, number: u32) -> &SteppedWay {
         &self.ways.slice()[number as usize]
