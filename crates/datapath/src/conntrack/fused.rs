@@ -469,7 +469,7 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
     // Copies are sent when packets have taken the short way, but for what a rewrite does in the end.
     let is_changed = few.is_none_or(|(.., translation)| translation.is_some())
         || action.is_none_or(|action| action.is_any_program());
-    let action = action.filter(|_| !trail.in_steps && !(trail.is_copied && is_changed));
+    let action = action.filter(|_| !(trail.in_steps || trail.is_copied && is_changed));
     let (Some(action), Some((first, second, translation)), Some(later)) = (action, few, later) else {
         let fused = Fused {
             later: [FlowAt::NONE; LATER],
