@@ -201,16 +201,18 @@ impl<'t> Leveled for Resolve<'_, 't> {
 /// Prefetches what packets need that go their way in steps, up to four dependent loads away.
 #[inline(never)]
 fn prefetch_ways(ends: &Ends<'_>, fused: &FusedTable, those: u32, meta: &BatchMeta) {
-    let ways = || bits(those).filter_map(|i| meta.found[i].action.fused()).map(|number| fused.way(number));
-    for way in ways() {
+    let numbers = || bits(those).filter_map(|i| meta.found[i].action.fused());
+    let ways = || numbers().filter_map(|number| Some((number, fused.way(number)?)));
+    for (_, way) in ways() {
         let start = std::ptr::from_ref(way).cast::<u8>();
         [0, 64].into_iter().for_each(|at| prefetch(start.wrapping_add(at)));
     }
     let (arena, mut last) = (&ends.table.arena, None);
-    for way in ways() {
-        if way.translated != [0; _] {
-            let start = std::ptr::from_ref(way).cast::<u8>();
-            [128, 192].into_iter().for_each(|at| prefetch(start.wrapping_add(at)));
+    for (number, way) in ways() {
+        if way.translated != [0; _]
+            && let Some(translations) = fused.translations(number)
+        {
+            prefetch(translations);
         }
         // Mostly, all connections come to the same flows.
         if last != Some(way.flows) {
@@ -385,8 +387,11 @@ impl ShortWay<'_, '_> {
     fn choose_steps(&mut self, connections: &Connections<'_>, those: u32, packets: &[Packet], meta: &BatchMeta) -> u32 {
         let (mut chosen, mut held) = (0, None);
         for i in bits(those) {
-            let Some(number) = meta.found[i].action.fused() else { continue };
-            let (connection, way) = (connections.connections[i], self.fused.way(number));
+            let Some(way) = meta.found[i].action.fused().and_then(|number| self.fused.way(number)) else {
+                self.long |= 1 << i;
+                continue;
+            };
+            let connection = connections.connections[i];
             if held != Some(way.flows) {
                 held = way.holds(self.ends).then_some(way.flows);
             }
@@ -481,7 +486,7 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
             kind: FusedKind::in_steps(trail.is_tcp),
             translated: Translated::No,
         };
-        let more = More { way: Some(&trail.way()), ..More::default() };
+        let more = More { way: Some((&trail.way(), trail.tracked.translations())), ..More::default() };
         return caches.headers.insert_fused(line, trail.flows[0], &fused, more);
     };
     let short = translation.and_then(|translation| translation.short());
@@ -509,7 +514,8 @@ fn fuse(caches: &mut Caches, trail: &Trail, action: Option<FastAction>) {
     };
     let translation = translation.filter(|_| translated == Translated::Long);
     let way = (trail.is_sampled || trail.is_copied).then(|| trail.way());
-    let more = More { translation, second: second.as_ref(), way: way.as_ref() };
+    let way = way.as_ref().map(|way| (way, trail.tracked.translations()));
+    let more = More { translation, second: second.as_ref(), way };
     caches.headers.insert_fused(line, trail.flows[0], &fused, more);
 }
 

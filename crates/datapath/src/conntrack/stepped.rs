@@ -14,7 +14,7 @@ use super::verify;
 use crate::actions::execute::{Executor, KeyView};
 use crate::actions::program::{Program, Step};
 use crate::classify::CompiledAction;
-use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, PASSES, SteppedWay, TRACKED};
+use crate::classify::cache::fused::{FlowAt, Fused, FusedTable, PASSES, SteppedWay, TRACKED, Translations};
 use crate::classify::plan::set_mark;
 use crate::drop::DropReason;
 use crate::pipeline::batch::BatchMeta;
@@ -95,6 +95,7 @@ pub fn passes(
 struct Tracking<'a> {
     connection: &'a Fused,
     way: &'a SteppedWay,
+    translations: Option<&'a Translations>,
     /// How often that was done.
     done: usize,
     now: &'a mut Deadlines,
@@ -112,13 +113,15 @@ impl Executor {
         mut packet: Packet,
         (i, meta): (usize, &mut BatchMeta),
     ) -> Result<(), Packet> {
-        let (connection, way) = (fused.get(number), fused.way(number));
+        let Some(way) = fused.way(number) else { return Err(packet) };
         if !steps.read(ends, way) {
             return Err(packet);
         }
+        let connection = fused.get(number);
         let (in_port, next, flags) = (meta.in_port(), meta.pass(), meta.headers.flags[i]);
         let mut view = view_of(meta, i, &packet, connection);
-        let mut tracking = Tracking { connection, way, done: 0, now: &mut steps.now };
+        let mut tracking =
+            Tracking { connection, way, translations: fused.translations(number), done: 0, now: &mut steps.now };
         for (n, (flow, action)) in way.flows().iter().zip(steps.actions).enumerate() {
             let is_last = n + 1 == way.flows().len();
             if n > 0 {
@@ -193,7 +196,7 @@ impl Executor {
 
     /// Notes that a packet was tracked, and translates it.
     fn track_once(&self, packet: &mut Packet, view: &mut KeyView<'_>, tracking: &mut Tracking<'_>) {
-        let Tracking { connection, way, done, now } = tracking;
+        let Tracking { connection, way, translations, done, now } = tracking;
         let at = std::mem::replace(done, (*done + 1).min(TRACKED - 1));
         let (remembered, is_tcp) = (&way.connections[at], connection.kind.is_tcp());
         let table = &self.conntrack.tracker.table;
@@ -209,7 +212,7 @@ impl Executor {
             }
         }
         let number = usize::from(way.translated[at]).checked_sub(1);
-        if let Some(translation) = number.and_then(|number| way.translations.get(number)) {
+        if let Some(translation) = number.and_then(|number| translations.and_then(|all| all.get(number))) {
             let place = verify::place(packet, ip, transport, is_tcp);
             translation.apply(packet.data_mut(), &place);
             view.outdate();

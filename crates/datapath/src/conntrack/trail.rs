@@ -9,7 +9,7 @@ use ::conntrack::table::remembered::Remembered;
 use packet::BATCH_SIZE;
 
 use crate::actions::compact::CompactRewrite;
-use crate::classify::cache::fused::{FlowAt, LATER, PASSES, SteppedWay, TRACKED, TRANSLATIONS};
+use crate::classify::cache::fused::{FlowAt, LATER, PASSES, SteppedWay, TRACKED, TRANSLATIONS, Translations};
 use crate::classify::plan::Aligned;
 
 /// The way of a packet so far.
@@ -70,8 +70,8 @@ impl Trail {
 
     /// The way in steps.
     pub fn way(&self) -> SteppedWay {
-        let Tracked { connections, translated, count, translations, .. } = self.tracked;
-        SteppedWay { flows: self.flows, passes: self.passes, tracked: count, translated, connections, translations }
+        let Tracked { connections, translated, count, .. } = self.tracked;
+        SteppedWay { flows: self.flows, passes: self.passes, tracked: count, translated, connections }
     }
 }
 
@@ -83,7 +83,7 @@ pub struct Tracked {
     /// See [`SteppedWay::translated`].
     translated: [u8; TRACKED],
     count: u8,
-    translations: [Translation; TRANSLATIONS],
+    translations: Translations,
     translation_count: u8,
 }
 
@@ -115,6 +115,11 @@ impl Tracked {
         self.connections[at] = connection;
         self.count += 1;
         true
+    }
+
+    /// The translations, if there are any.
+    pub fn translations(&self) -> Option<&Translations> {
+        (self.translation_count > 0).then_some(&self.translations)
     }
 
     /// The first connection.

@@ -13,6 +13,7 @@ use conntrack::nat::{ShortTranslation, Translation};
 use conntrack::table::remembered::Remembered;
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::classify::mem::chunks::Chunks;
 use crate::classify::mem::region::{Region, Zero};
 use crate::classify::prefetch;
 use crate::classify::table::arena::FastAction;
@@ -158,11 +159,12 @@ pub struct SteppedWay {
     pub translated: [u8; TRACKED],
     /// The connections, and the direction in each, as they are tracked.
     pub connections: [Remembered; TRACKED],
-    /// The translations.
-    pub translations: [Translation; TRANSLATIONS],
 }
 
-const _: () = assert!(size_of::<SteppedWay>() == 256);
+/// The translations of a way in steps.
+pub type Translations = [Translation; TRANSLATIONS];
+
+const _: () = assert!(size_of::<SteppedWay>() == 128);
 
 // SAFETY: all-zero bytes are a valid value: the members are integers, booleans, and enumerations whose first variant is
 // zero. It has no drop code.
@@ -171,6 +173,8 @@ unsafe impl Zero for Fused {}
 unsafe impl Zero for SteppedWay {}
 // SAFETY: all-zero bytes are a valid value: the members are integers and booleans. It has no drop code.
 unsafe impl Zero for Translation {}
+// SAFETY: all-zero bytes are a valid value of each element, which has no drop code.
+unsafe impl Zero for Translations {}
 // SAFETY: all-zero bytes are a valid value: the members are integers and booleans. It has no drop code.
 unsafe impl Zero for Remembered {}
 
@@ -181,8 +185,8 @@ pub struct More<'a> {
     pub translation: Option<&'a Translation>,
     /// [`FusedTable::second`].
     pub second: Option<&'a Remembered>,
-    /// [`FusedTable::way`].
-    pub way: Option<&'a SteppedWay>,
+    /// [`FusedTable::way`], and [`FusedTable::translations`], if it has any.
+    pub way: Option<(&'a SteppedWay, Option<&'a Translations>)>,
 }
 
 /// Fused connections by number.
@@ -191,7 +195,8 @@ pub struct FusedTable {
     fused: Region<Fused>,
     translations: Region<Translation>,
     seconds: Region<Remembered>,
-    ways: Region<SteppedWay>,
+    ways: Chunks<SteppedWay>,
+    ways_translations: Chunks<Translations>,
     /// How many there are of either.
     half: u32,
 }
@@ -200,8 +205,9 @@ impl FusedTable {
     /// For so many entries of the header cache, of either size. Untouched ones take no memory.
     pub fn new(entries: usize) -> FusedTable {
         let (fused, translations) = (Region::new(2 * entries), Region::new(2 * entries));
-        let (seconds, ways) = (Region::new(2 * entries), Region::new(2 * entries));
-        FusedTable { fused, translations, seconds, ways, half: entries as u32 }
+        let (seconds, half) = (Region::new(2 * entries), entries as u32);
+        let (ways, ways_translations) = (Chunks::new(2 * entries), Chunks::new(2 * entries));
+        FusedTable { fused, translations, seconds, ways, ways_translations, half }
     }
 
     /// The number of the fused connection of an entry.
@@ -236,8 +242,14 @@ impl FusedTable {
 
     /// The way of its packets, if they go it [in steps](FusedKind::is_in_steps), or may, as [samples](FusedKind::is_sampled) do.
     #[inline(always)]
-    pub fn way(&self, number: u32) -> &SteppedWay {
-        &self.ways.slice()[number as usize]
+    pub fn way(&self, number: u32) -> Option<&SteppedWay> {
+        self.ways.get(number as usize)
+    }
+
+    /// The translations of that way.
+    #[inline(always)]
+    pub fn translations(&self, number: u32) -> Option<&Translations> {
+        self.ways_translations.get(number as usize)
     }
 
     /// Writes one.
@@ -249,8 +261,11 @@ impl FusedTable {
         if let Some(long) = more.translation {
             self.translations.slice_mut()[number as usize] = *long;
         }
-        if let Some(way) = more.way {
-            self.ways.slice_mut()[number as usize] = *way;
+        if let Some((way, translations)) = more.way {
+            self.ways.set(number as usize, *way);
+            if let Some(translations) = translations {
+                self.ways_translations.set(number as usize, *translations);
+            }
         }
     }
 }

@@ -1,3 +1,4 @@
 //! Memory for large tables.
 
+pub mod chunks;
 pub mod region;

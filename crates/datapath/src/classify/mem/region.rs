@@ -12,6 +12,10 @@ use rustix::mm::Advice;
 /// All-zero bytes must be a valid value of the type, and it must be sound to free its memory without dropping it.
 pub unsafe trait Zero {}
 
+#[cfg(test)]
+// SAFETY: zero is a valid `u64`, which has no drop code.
+unsafe impl Zero for u64 {}
+
 /// An array that starts as zeros, on huge pages where the system has them. Untouched parts take up address space but
 /// no memory.
 pub struct Region<T: Zero> {
@@ -117,9 +121,6 @@ unsafe fn madvise(start: NonNull<u8>, bytes: usize, advice: Advice) -> rustix::i
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    // SAFETY: zero is a valid `u64`, which has no drop code.
-    unsafe impl Zero for u64 {}
 
     #[test]
     fn zeros_small_and_large() {
