@@ -159,7 +159,7 @@ fn push_headers(
 
 /// Executes a compact rewrite on the packets of the run that starts at `at`. Returns the port that they are to be sent
 /// to, or `None` where nothing was done. Copies are not sent here, where they would overtake packets of other runs: they
-/// are left to [`flood`], unless all of them are for ports that are down. `grown` becomes the most bytes by which a
+/// are left to [`send_copies`], unless all of them are for ports that are down. `grown` becomes the most bytes by which a
 /// packet has grown.
 #[inline(always)]
 fn rewrite_compactly(
@@ -251,10 +251,10 @@ pub fn flood_of(rewrites: &RewriteTable, action: FastAction) -> Option<&CompactR
     compact(action, rewrites.rewrites()).filter(|rewrite| !rewrite.copies().is_empty())
 }
 
-/// Sends copies of packets to the ports of a flood, but to the last one, which gets the packets themselves.
+/// Sends copies of packets to these ports, such as those of a flood but for the last one, which gets the packets themselves.
 #[inline(always)]
-pub fn flood(executor: &mut Executor, rewrite: &CompactRewrite, packets: &[Packet], in_port: PortNo) {
-    for &port in rewrite.copies() {
+pub fn send_copies(executor: &mut Executor, ports: impl Iterator<Item = PortNo>, packets: &[Packet], in_port: PortNo) {
+    for port in ports {
         if executor.outputs.are_down(&[port], packets) {
             executor.outputs.count_copies_for_down(packets.len() as u64, port);
             continue;

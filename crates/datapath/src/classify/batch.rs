@@ -293,7 +293,7 @@ fn look_up_unresolved(
 
 /// Whether a packet with this line is one of a connection that its flow tracks.
 fn tells_connection(list: &FlowList, line: &Aligned, live: Live<'_>) -> bool {
-    let tracks = matches!(live.action(), CompiledAction::Program(program) if program.way().is_some());
+    let tracks = matches!(live.action(), CompiledAction::Program(program) if program.course().tracks());
     tracks && list.plan.pattern_of(Origin::of(&line.0)).is_some_and(|pattern| pattern.tells_connections)
 }
 

@@ -20,7 +20,7 @@ use super::stepped;
 use super::trail::Trail;
 use super::verify::{self, Expected};
 use crate::actions::compact::CompactRewrite;
-use crate::actions::program::{Program, Way};
+use crate::actions::program::Program;
 use crate::actions::sample::Sampler;
 use crate::classify::bits;
 use crate::classify::cache::fused::{FlowAt, Fused, FusedKind, FusedTable, LATER, More, Translated, in_words};
@@ -530,12 +530,11 @@ fn rewritten(caches: &mut Caches, trail: &Trail, last: &CompactRewrite) -> Optio
 
 /// Leaves a fused connection for the next packet of a trail that ends with a program which tracks packets, and then sends or drops them.
 pub fn fuse_behind(caches: &mut Caches, program: &Program, trail: &Trail) {
-    let action = match program.way() {
-        Some(Way::Ends(rewrite)) => rewritten(caches, trail, rewrite),
-        // It is read of the flow of a later pass.
-        Some(Way::Pushes) => (trail.passes > 1 && trail.rewrite.is_none()).then_some(FastAction::REST),
-        Some(Way::Steps) => None,
-        Some(Way::Again(_)) | None => return,
+    let action = match program.rewrite() {
+        _ if program.course().is_in_steps() => None,
+        Some(rewrite) => rewritten(caches, trail, rewrite),
+        // It puts packets into a tunnel, which is read of the flow of a later pass.
+        None => (trail.passes > 1 && trail.rewrite.is_none()).then_some(FastAction::REST),
     };
     fuse(caches, trail, action);
 }

@@ -8,7 +8,7 @@ use packet::{BATCH_SIZE, Batch, Packet};
 use crate::action::PortNo;
 use crate::actions::execute::Executor;
 use crate::actions::flow_hash::connection_hash;
-use crate::actions::runs::{act_on_run, flood, flood_of, rewrite_runs};
+use crate::actions::runs::{act_on_run, flood_of, rewrite_runs, send_copies};
 use crate::classify::batch::{Hits, classify, classify_recirculated};
 use crate::classify::bits;
 use crate::classify::cache::headers::Found;
@@ -169,7 +169,7 @@ impl Worker {
         if let Some((copied, flow, program)) = short.as_ref().and_then(|short| short.copied) {
             executor.outputs.at_flow = flow;
             for i in bits(copied) {
-                send_copies(executor, program.early_copies(), &packets[i], in_port);
+                send_copies(executor, program.early_copies(), std::slice::from_ref(&packets[i]), in_port);
             }
         }
 
@@ -208,7 +208,7 @@ impl Worker {
                 FastActionKind::Drop(reason) => return executor.outputs.retire_batch_shown(packets, reason, in_port),
                 FastActionKind::Program => {
                     if let Some(rewrite) = flood_of(&caches.rewrites, action) {
-                        flood(executor, rewrite, packets, in_port);
+                        send_copies(executor, rewrite.copies().iter().copied(), packets, in_port);
                         let longest = meta.headers.longest;
                         return executor.outputs.push_batch(rewrite.port(), packets, longest, in_port, executor.now);
                     }
@@ -268,7 +268,8 @@ impl Worker {
                 FastActionKind::Drop(reason) => executor.outputs.retire_shown(packets, reason, in_port),
                 FastActionKind::Program if let Some(rewrite) = flood_of(&caches.rewrites, action) => {
                     for packet in packets {
-                        flood(executor, rewrite, std::slice::from_ref(&packet), in_port);
+                        let copies = rewrite.copies().iter().copied();
+                        send_copies(executor, copies, std::slice::from_ref(&packet), in_port);
                         executor.outputs.push(rewrite.port(), packet, in_port, executor.now);
                     }
                 }
@@ -317,17 +318,6 @@ impl Worker {
         executor.recirculation.reuse(batch);
         at_best(RecirculatedRound { worker: self });
         Some(in_port)
-    }
-}
-
-/// Sends copies of a packet to these ports.
-fn send_copies(executor: &mut Executor, ports: impl Iterator<Item = PortNo>, packet: &Packet, in_port: PortNo) {
-    for port in ports {
-        if executor.outputs.are_down(&[port], std::slice::from_ref(packet)) {
-            executor.outputs.count_copies_for_down(1, port);
-        } else if let Some(copy) = executor.copy(packet, in_port) {
-            executor.outputs.push(port, copy, in_port, executor.now);
-        }
     }
 }
 

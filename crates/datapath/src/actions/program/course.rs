@@ -6,21 +6,7 @@
 use super::form::{compact_form, compact_push};
 use super::{Disposition, Step};
 use crate::action::PortNo;
-use crate::actions::compact::CompactRewrite;
 use crate::actions::compact_form::Compact;
-
-/// What a program does with packets that it has tracked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way<'a> {
-    /// Classify them again, after these headers were rewritten.
-    Again(Option<&'a CompactRewrite>),
-    /// Rewrite and send them.
-    Ends(&'a CompactRewrite),
-    /// Put them into a tunnel.
-    Pushes,
-    /// Something that takes its steps.
-    Steps,
-}
 
 /// What a program means for the way of a tracked packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,18 +34,21 @@ pub enum Course {
 impl Course {
     /// That of a program with these steps and this end; and the compact form of all of it but the tracking.
     pub fn of(steps: &[Step], end: &Disposition) -> (Course, Compact) {
-        if let [Step::Sample(sample), rest @ ..] = steps
-            && sample.program.is_plain_end()
-            && let (Course::Tracks, form) = Course::of(rest, end)
-        {
-            return (Course::TracksSampled, form);
-        }
         let copies = steps.iter().take_while(|step| step.copies_to().is_some()).count();
-        if copies > 0
-            && let (Course::Tracks, form) = Course::of(&steps[copies..], end)
+        let (early, course) = match steps {
+            [Step::Sample(sample), ..] if sample.program.is_plain_end() => (1, Course::TracksSampled),
+            _ => (copies, Course::TracksCopied),
+        };
+        if early > 0
+            && let (Course::Tracks, form) = Course::without_early(&steps[early..], end)
         {
-            return (Course::TracksCopied, form);
+            return (course, form);
         }
+        Course::without_early(steps, end)
+    }
+
+    /// The same, whatever comes before the tracking.
+    fn without_early(steps: &[Step], end: &Disposition) -> (Course, Compact) {
         let tracks = steps.iter().any(|step| matches!(step, Step::Ct(_)));
         let form = compact(steps, end, tracks);
         let is_again = matches!(end, Disposition::Recirc(_));

@@ -7,7 +7,7 @@
 mod course;
 mod form;
 
-pub use course::{Course, Way};
+pub use course::Course;
 
 use std::sync::Arc;
 
@@ -352,19 +352,6 @@ impl Program {
         }
     }
 
-    /// What it does with packets, if it tracks them and that is the same for all packets of a connection's direction.
-    #[inline(always)]
-    pub fn way(&self) -> Option<Way<'_>> {
-        match (self.course, &self.compact, &self.end) {
-            (Course::TracksInSteps | Course::TracksFirst, ..) => Some(Way::Steps),
-            (course, ..) if !course.tracks() => None,
-            (_, Compact::Push(_) | Compact::RewriteAndPush(_), _) => Some(Way::Pushes),
-            (_, compact, Disposition::Recirc(_)) => Some(Way::Again(compact.rewrite())),
-            (_, Compact::Rewrite(rewrite), _) => Some(Way::Ends(rewrite)),
-            (_, Compact::None, _) => None,
-        }
-    }
-
     /// What it means for the way of a tracked packet.
     #[inline(always)]
     pub fn course(&self) -> Course {
@@ -380,11 +367,6 @@ impl Program {
     /// Where the steps begin that come behind all tracking.
     pub fn behind_tracking(&self) -> usize {
         self.steps.iter().rposition(|step| matches!(step, Step::Ct(_))).map_or(0, |last| last + 1)
-    }
-
-    /// Whether nothing happens between the tracking and the end.
-    pub fn only_tracks(&self) -> bool {
-        self.steps.iter().all(|step| matches!(step, Step::Ct(_)))
     }
 
     /// Whether it changes metadata, which the packets of a run have in common.
@@ -487,30 +469,27 @@ fn needs(steps: &[Step], end: &Disposition) -> Needs {
 /// Leaves out the steps that note a packet's type where nothing reads it: most packets are only sent after they have got
 /// their header of Ethernet.
 fn leave_out_unread_types(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
-    if !steps.iter().any(|step| matches!(step, Step::HasEthernet)) {
-        return;
-    }
-    let mut is_read = end.reads_type();
-    for at in (0..steps.len()).rev() {
-        match &steps[at] {
-            Step::HasEthernet if !is_read => drop(steps.remove(at)),
-            step => is_read |= step.reads_type(),
-        }
+    if !end.reads_type() {
+        leave_out_unread(steps, Step::reads_type, |step| matches!(step, Step::HasEthernet));
     }
 }
 
 /// Leaves out the steps that change what is known of a packet where nobody asks any more: the packet is only sent.
 fn leave_out_unread_metadata(steps: &mut SmallVec<[Step; 1]>, end: &Disposition) {
-    if !end.is_plain() {
-        return;
+    if end.is_plain() {
+        let reads = |step: &Step| matches!(step, Step::Ct(_)) || step.reads_metadata();
+        leave_out_unread(steps, reads, |step| matches!(step, Step::CtClear | Step::Hash { .. }));
     }
-    let mut is_read = false;
-    for at in (0..steps.len()).rev() {
-        match &steps[at] {
-            Step::CtClear | Step::Hash { .. } if !is_read => drop(steps.remove(at)),
-            step => is_read |= matches!(step, Step::Ct(_)) || step.reads_metadata(),
-        }
-    }
+}
+
+/// Leaves out what steps write behind the last one that reads it.
+fn leave_out_unread(steps: &mut SmallVec<[Step; 1]>, reads: impl Fn(&Step) -> bool, writes: impl Fn(&Step) -> bool) {
+    let mut read = steps.iter().rposition(reads).map_or(0, |last| last + 1);
+    steps.retain(|step| {
+        let is_read = read > 0;
+        read = read.saturating_sub(1);
+        is_read || !writes(step)
+    });
 }
 
 impl Step {
@@ -693,6 +672,22 @@ mod tests {
         assert!(matches!(program.steps[..], [Step::Copy(Disposition::Output { port: PortNo(1), max_len: 60 })]));
         assert!(matches!(program.end, Disposition::Output { port: PortNo(2), max_len: u32::MAX }));
         assert_eq!(Program::compile(&[Action::Truncate { max_len: 60 }, output(1)]).single_output(), None);
+    }
+
+    /// Whatever a controller asks for: the work is linear, and the stack does not grow.
+    #[test]
+    fn long_programs_are_compiled() {
+        let sample = Action::Sample { probability: 1, actions: vec![output(2)] };
+        let ct = Action::Ct(Arc::default());
+        let lists =
+            [vec![sample.clone()], vec![sample, output(3)], vec![Action::CtClear], vec![output(3), Action::CtClear]];
+        for list in lists {
+            let many = list.iter().cycle().take(100_000).cloned();
+            for last in [vec![output(1)], vec![ct.clone(), Action::Recirc(1)]] {
+                let program = Program::compile(&many.clone().chain(last).collect::<Vec<_>>());
+                assert!(program.course() != Course::Unknown, "{list:?}");
+            }
+        }
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Table {
             let id = self.arena.id(flow);
             let record = writer.records.get_mut(flow).expect("every live flow has a record");
             (record.actions, record.tag) = (actions.clone(), tag.clone());
-            if program.way().is_some() {
+            if program.course().tracks() {
                 self.track_port(writer, stage.in_port);
             }
             return Ok(Installed { id, existed: true });
@@ -225,7 +225,7 @@ impl Table {
         writer.count += 1;
         writer.bytes += bytes_of(subtable.shape.count(), self.arena.workers());
         self.insert_in_list(writer, (list, stage), &subtable, flow);
-        if program.way().is_some() {
+        if program.course().tracks() {
             self.track_port(writer, stage.in_port);
         }
         Ok(Installed { id: self.arena.id(flow), existed: false })

@@ -355,7 +355,7 @@ impl Table {
         let flow = self.arena.find(id).ok_or(Error::NoSuchFlow(id))?;
         self.arena.set_program(flow, &program, &self.domain);
         writer.records.get_mut(flow).expect("every live flow has a record").actions = actions.into();
-        if program.way().is_some() {
+        if program.course().tracks() {
             let list = writer.records.get(flow).and_then(|record| writer.lists.get(&record.list));
             if let Some(in_port) = list.map(|list| list.stage.in_port) {
                 self.track_port(&mut writer, in_port);
