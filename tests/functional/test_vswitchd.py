@@ -384,3 +384,17 @@ def test_locked_memory_is_what_is_used(ovs):
     assert kib["VmLck"] > 1_000_000 and kib["VmRSS"] < 400_000, kib
     ovs.appctl("exit")
     assert p.wait(10) == 0
+
+
+def test_a_database_that_is_not_there_does_not_fill_the_log(ovs):
+    """Attempts to connect go on, seconds apart, and are logged only at first."""
+    ovs.stop_server()
+    p = ovs.foreground("--pidfile", "--log-file", "-vconsole:off", "-vreconnect:file:dbg")
+    log = ovs.dir / "ovs-vswitchd.log"
+    until(log.exists)
+    attempts = lambda: [line for line in log.read_text().splitlines() if "db.sock: " in line]
+    until(lambda: len(attempts()) >= 6, 60, "six attempts")
+    assert ["|INFO|" in line for line in attempts()[:6]] == [True] * 5 + [False]
+    assert "not logged" in attempts()[4]
+    ovs.appctl("exit")
+    assert p.wait(10) == 0

@@ -88,7 +88,12 @@ pub struct Client {
     handle: Handle,
     requests: mpsc::UnboundedReceiver<(Transaction, Answer)>,
     buffer: Box<[u8]>,
+    /// How often in a row no connection was made.
+    failures: u32,
 }
+
+/// How many attempts in a row to connect are logged.
+const LOGGED_FAILURES: u32 = 5;
 
 impl Client {
     /// A client of the server at one of `remotes`, which it tries in turn. Connecting begins when
@@ -112,6 +117,7 @@ impl Client {
             handle: Handle(sender),
             requests,
             buffer: vec![0; 1 << 16].into_boxed_slice(),
+            failures: 0,
         }
     }
 
@@ -191,12 +197,19 @@ impl Client {
                 return None;
             }
             // A server that is restarted, or not there yet, is nothing to be warned of.
-            Event::Disconnected(reason @ (Reason::Closed | Reason::Connect(_) | Reason::ConnectTimeout(_))) => {
-                info!("database: {reason}");
+            Event::Disconnected(reason @ Reason::Closed) => info!("database: {reason}"),
+            Event::Disconnected(reason @ (Reason::Connect(_) | Reason::ConnectTimeout(_))) => {
+                self.failures = self.failures.saturating_add(1);
+                match self.failures {
+                    ..LOGGED_FAILURES => info!("database: {reason}"),
+                    LOGGED_FAILURES => info!("database: {reason}; more attempts in the background are not logged"),
+                    _ => debug!("database: {reason}"),
+                }
             }
             Event::Disconnected(reason) => warn!("database: {reason}"),
             Event::Synced(_) => {
                 let schema = self.session.schema();
+                self.failures = 0;
                 info!("database {}: connected", schema.map_or("", |s| &s.name));
                 if !self.session.missing().is_empty() {
                     info!("database: its schema does not have {}", self.session.missing().join(", "));
