@@ -15,6 +15,8 @@ client of the bridge's socket and one of the control socket ask, one request at 
     ... beside a change         the first and the last of these, while another client changes table 0 without a pause
     add-flow, none overlaps     a flow for table 0 that no packet matches, and a barrier
     add-flow, one overlaps      a flow for table 0 that matches the packets of one datapath flow, and a barrier
+    mod-port, another port      no-fwd of a port that nothing is sent to, set and reset, and a barrier
+    mod-group, another group    a group that no packet passes, while all packets pass another one, and a barrier
 
 Printed are the median, the 99th percentile and the longest time, in milliseconds. Then the share of a core that the
 revalidators take while nothing changes; and the throughput while a client changes table 0 RATE times per second, each
@@ -53,6 +55,10 @@ name = "sink"
 type = "null"
 ofport = 2
 [[bridge.port]]
+name = "other"
+type = "null"
+ofport = 3
+[[bridge.port]]
 name = "source"
 type = "pcap"
 ofport = 1
@@ -61,7 +67,8 @@ options = {{ rx_pcap = "{trace}", loop = "true" }}
 FLOWS = ["table=0,priority=1,udp,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],resubmit(,1)", "table=1,actions=output:2",
          *(f"table=5,udp,nw_dst=9.9.9.{n},actions=output:2" for n in range(4))]
 UNRELATED = 9
-ADD, DELETE_STRICT = 0, 4
+ADD, MODIFY, DELETE_STRICT = 0, 1, 4
+OTHER_PORT, NO_FWD = 3, 1 << 5
 
 
 def message(kind, body, xid=1):
@@ -78,13 +85,24 @@ def oxm(source):
     return body + bytes(-len(body) % 8)
 
 
-def flow_mod(table, source, command=ADD):
-    instructions = b""
-    if command == ADD:
-        # To port 2.
-        instructions = struct.pack(">HHI", 4, 24, 0) + struct.pack(">HHIH6x", 0, 16, 2, 0xFFFF)
+def output(port):
+    return struct.pack(">HHIH6x", 0, 16, port, 0xFFFF)
+
+
+def flow_mod(table, source, command=ADD, actions=output(2)):
+    instructions = b"" if command == DELETE_STRICT else struct.pack(">HHI", 4, 8 + len(actions), 0) + actions
     fixed = struct.pack(">QQBBHHHIIIH2x", 0, 0, table, command, 0, 0, 100, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
     return message(14, fixed + oxm(source) + instructions)
+
+
+def group_mod(command, group, port):
+    """An indirect group that sends to a port."""
+    bucket = struct.pack(">HHII4x", 32, 0, 0xFFFFFFFF, 0xFFFFFFFF) + output(port)
+    return message(15, struct.pack(">HBxI", command, 2, group) + bucket)
+
+
+def port_mod(port, hw_addr, config):
+    return message(16, struct.pack(">I4x6s2xIII4x", port, hw_addr, config, NO_FWD, 0))
 
 
 def flow_stats(table):
@@ -120,6 +138,13 @@ class OpenFlow:
             assert kind != 1, f"refused: {body.hex()}"
             if kind == 21 and xid == self.xid:
                 return
+
+    def hw_addr(self, port):
+        self.peer.sendall(message(18, struct.pack(">HH4x", 13, 0)))
+        kind, _, body = self.next()
+        assert kind == 19, (kind, body)
+        ports = dict(struct.unpack_from(">I4x6s", body, at) for at in range(8, len(body), 64))
+        return ports[port]
 
     def dump(self, table):
         self.peer.sendall(flow_stats(table))
@@ -253,6 +278,15 @@ def latencies(daemon, bridge, times):
     background.stop()
     timed("add-flow, none overlaps", times, lambda n: bridge.barrier(flow_mod(0, other + n)))
     timed("add-flow, one overlaps", times, lambda n: bridge.barrier(flow_mod(0, source(n))))
+    address = bridge.hw_addr(OTHER_PORT)
+    timed("mod-port, another port", times,
+          lambda n: bridge.barrier(port_mod(OTHER_PORT, address, 0 if n & 1 else NO_FWD)))
+    for group in (1, 2):
+        bridge.barrier(group_mod(ADD, group, 2))
+    bridge.barrier(flow_mod(1, None, MODIFY, struct.pack(">HHI", 22, 8, 1)))
+    time.sleep(2)
+    timed("mod-group, another group", times, lambda n: bridge.barrier(group_mod(MODIFY, 2, 2 + n % 2)))
+    bridge.barrier(flow_mod(1, None, MODIFY))
 
 
 def under_changes(daemon, rate, seconds):

@@ -53,7 +53,7 @@ impl Bridge {
         bridge.groups.clear();
         bridge.meters.clear();
         bridge.users.clear();
-        bridge.groups_changed = generation;
+        bridge.group_changes.note_all(generation);
         if bridge.config.fail_mode == FailMode::Standalone && !bridge.controllers.configured {
             let table = &mut bridge.tables[0];
             let any = Match::any();

@@ -64,7 +64,6 @@ impl Bridge {
         if let Some(dp_port) = dp_port {
             forwarding.by_dp_port.insert(dp_port, (self.id, port));
         }
-        forwarding.touch();
         let Some(bridge) = forwarding.bridges.get_mut(&self.id) else {
             return Err(Error::NoSuchBridge(self.name.to_string()));
         };
@@ -103,8 +102,9 @@ impl Bridge {
         };
         bridge.ports.insert(port, state);
         bridge.tell_bonds();
-        bridge.guard_against_loops();
+        let guarded = bridge.guard_against_loops();
         bridge.configure_multicast();
+        guarded.into_iter().chain([port]).for_each(|port| forwarding.touch_port(self.id, port));
         drop(forwarding);
         self.switch.follow_link(self.id, port);
         self.switch.run_bonds();
@@ -151,7 +151,7 @@ impl Bridge {
     /// one of them does not exist, all stay.
     pub fn remove_ports(&self, going: &[OfPort]) -> Result<(), Error> {
         let mut forwarding = self.switch.forwarding.write();
-        forwarding.touch();
+        going.iter().for_each(|port| forwarding.touch_port(self.id, *port));
         let states: Vec<PortState> = {
             let ports = forwarding.bridges.get(&self.id).map(|bridge| &bridge.ports);
             if let Some(&stranger) = going.iter().find(|port| ports.is_none_or(|ports| !ports.contains_key(port))) {
@@ -275,9 +275,20 @@ impl Bridge {
         Ok(())
     }
 
-    pub(super) fn with_port<T>(&self, port: OfPort, change: impl FnOnce(&mut PortState) -> T) -> Result<T, Error> {
-        let changed = self.change(|bridge, _| bridge.ports.get_mut(&port).map(change));
-        changed.flatten().ok_or_else(|| self.no_such_port(port))
+    pub(crate) fn with_port<T>(&self, port: OfPort, change: impl FnOnce(&mut PortState) -> T) -> Result<T, Error> {
+        let changed = self.change_port(port, change);
+        self.switch.notify();
+        changed.ok_or_else(|| self.no_such_port(port))
+    }
+
+    /// Changes a port, if it is there. The caller [notifies](crate::Switch::notify) whoever has flows follow, when nothing else is to be changed.
+    fn change_port<T>(&self, port: OfPort, change: impl FnOnce(&mut PortState) -> T) -> Option<T> {
+        let mut forwarding = self.switch.forwarding.write();
+        forwarding.touch_port(self.id, port);
+        let result = change(forwarding.bridges.get_mut(&self.id)?.ports.get_mut(&port)?);
+        // It may be of another kind now.
+        forwarding.touch_port(self.id, port);
+        Some(result)
     }
 
     /// Changes the VLAN configuration of a port. What was learnt there is forgotten: a frame for an address that was learnt in another
@@ -310,7 +321,6 @@ impl Bridge {
             let state = forwarding.bridges.get(&self.id).and_then(|bridge| bridge.ports.get(&port));
             state.ok_or_else(|| self.no_such_port(port))?.queue_dscp == dscp
         };
-        // A change has all flows translated again.
         if have { Ok(()) } else { self.with_port(port, |state| state.queue_dscp = dscp) }
     }
 
@@ -398,16 +408,16 @@ impl Bridge {
             return Err(OfError::OFPPMFC_BAD_HW_ADDR);
         }
         let mask = change.mask & !PortConfig::PORT_DOWN;
-        let changed = self.change(|bridge, _| {
-            let state = bridge.ports.get_mut(&change.port)?;
+        let changed = self.change_port(change.port, |state| {
             state.config = state.config & !mask | change.config & mask;
-            Some((state.device.clone(), state.dp_port))
+            (state.device.clone(), state.dp_port)
         });
-        let Some((device, dp_port)) = changed.flatten() else { return Err(OfError::OFPPMFC_BAD_PORT) };
+        let Some((device, dp_port)) = changed else { return Err(OfError::OFPPMFC_BAD_PORT) };
         if let (true, Some(device)) = (change.mask.contains(PortConfig::PORT_DOWN), device.port()) {
             let up = !change.config.contains(PortConfig::PORT_DOWN);
             if let Err(error) = device.set_admin_up(up) {
                 tracing::warn!("{error}");
+                self.switch.notify();
                 return Err(OfError::OFPPMFC_BAD_CONFIG);
             }
             if let (Some(port), Some(datapath)) = (dp_port, self.switch.datapath.get()) {
@@ -440,7 +450,7 @@ impl Bridge {
         let statuses = {
             let mut forwarding = self.switch.forwarding.write();
             // What the port can do now, bundles and groups may depend on.
-            forwarding.touch();
+            forwarding.touch_port(self.id, port);
             let state = forwarding.bridges.get_mut(&self.id).and_then(|bridge| bridge.ports.get_mut(&port));
             let told = state.zip(desc).map(|(state, desc)| {
                 let before = state.told.replace(Box::new(desc.clone()));

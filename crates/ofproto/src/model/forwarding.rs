@@ -35,6 +35,7 @@ use crate::model::mac::{MacLearning, MacUse};
 use crate::model::meter::Meter;
 use crate::model::mirror::{MAX_MIRRORS, Mirror, MirrorOutput, MirrorSet, MirrorState};
 use crate::model::multicast::MulticastSnooping;
+use crate::model::number_changes::NumberChanges;
 use crate::model::path_check::PathChecks;
 use crate::model::port::{self, Device};
 use crate::model::port_numbers::PortNumbers;
@@ -75,8 +76,10 @@ pub(crate) struct Forwarding {
     pub without_check_length: bool,
     /// The number of the timeout policy of each zone that has one, for new connections.
     pub ct_policies: std::collections::HashMap<u16, u16>,
-    /// Generation of the last change of ports or settings: everything depends on these.
+    /// Generation of the last change of ports or settings.
     pub changed: u64,
+    /// Generation of the last of these on which all flows may depend.
+    pub all_changed: u64,
     /// Generation of the last change that a datapath flow may depend on, MAC tables apart. Written with the lock held
     /// alone, read without it.
     pub affecting: Arc<AtomicU64>,
@@ -96,10 +99,28 @@ impl Forwarding {
         self.generation.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Records a change of ports or settings.
+    /// Records a change of settings, or of ports, on which all flows may depend.
     pub fn touch(&mut self) {
         self.changed = self.next_generation();
+        self.all_changed = self.changed;
         self.note_affecting(self.changed);
+    }
+
+    /// Records a change of a port: after it, and before it as well where the port is not there any more, or may have been of another
+    /// kind. Flows depend on it that have looked at its number, or at all ports of the bridge; where a translation may come to
+    /// it otherwise, all.
+    pub fn touch_port(&mut self, id: BridgeId, port: OfPort) {
+        let generation = self.next_generation();
+        let Some(bridge) = self.bridges.get_mut(&id) else { return };
+        let found_otherwise = bridge.ports.get(&port).is_some_and(|state| bridge.is_found_otherwise(state));
+        match port.to_u16().filter(|_| !found_otherwise) {
+            None => self.touch(),
+            Some(number) => {
+                bridge.port_changes.note(number, generation);
+                self.changed = generation;
+                self.note_affecting(generation);
+            }
+        }
     }
 
     /// Records that datapath flows may depend on a change of tables or groups.
@@ -150,6 +171,8 @@ pub(crate) struct BridgeState {
     pub watched_tables: BTreeSet<TableId>,
     pub ports: BTreeMap<OfPort, PortState>,
     pub port_numbers: PortNumbers,
+    /// The latest changes of ports that translations find by their numbers, all of them by those of OpenFlow 1.0.
+    pub port_changes: NumberChanges<u16>,
     /// Bonds by the names of their ports.
     pub bonds: BTreeMap<String, Bond>,
     /// How LACP is spoken by ports, by their names.
@@ -157,8 +180,8 @@ pub(crate) struct BridgeState {
     pub macs: MacLearning,
     pub multicast: MulticastSnooping,
     pub groups: BTreeMap<GroupId, Arc<Group>>,
-    /// Generation of the last change to the groups.
-    pub groups_changed: u64,
+    /// The latest changes of groups.
+    pub group_changes: NumberChanges<u32>,
     /// Held by the records of the flows that depend on the groups.
     pub group_dependents: Arc<()>,
     pub meters: BTreeMap<u32, Meter>,
@@ -202,7 +225,8 @@ impl BridgeState {
             bonds: BTreeMap::new(),
             lacp: BTreeMap::new(),
             groups: BTreeMap::new(),
-            groups_changed: 0,
+            group_changes: NumberChanges::default(),
+            port_changes: NumberChanges::default(),
             group_dependents: Arc::default(),
             meters: BTreeMap::new(),
             meter_numbers,
@@ -337,6 +361,16 @@ impl BridgeState {
     /// The mirrors that send to the same place as this one.
     pub fn same_mirrors(&self, mirror: &Mirror) -> MirrorSet {
         self.mirrors_where(|other| other.output == mirror.output)
+    }
+
+    /// Whether translations may find a port by something else than its number: by its name, as the other end of a patch, the
+    /// place of a mirror's copies and the device below a tunnel, as a member of a bond, or because it is LOCAL or a tunnel.
+    pub fn is_found_otherwise(&self, port: &PortState) -> bool {
+        port.port == OfPort::LOCAL
+            || !matches!(port.device, Device::Datapath(_))
+            || self.bond_of(port).is_some()
+            || self.speaks_lacp(port)
+            || self.is_mirror_port(port)
     }
 
     /// Whether the port is there for copies only.

@@ -7,6 +7,7 @@
 //! | `port` | Ports: how they are declared, shown and described |
 //! | `path_check` | BFD and CFM of a port, as translation reads them |
 //! | `port_numbers` | Which numbers ports get |
+//! | `number_changes` | Which ports and groups have changed last |
 //! | `ranks` | Which port has most addresses |
 //! | [`bond`] | Bonds: logical ports of several members |
 //! | [`vlan`] | VLAN configuration of a port, and what it does to tags |
@@ -41,6 +42,7 @@ pub(crate) mod mac_batch;
 pub mod meter;
 pub mod mirror;
 pub(crate) mod multicast;
+pub(crate) mod number_changes;
 pub(crate) mod path_check;
 pub(crate) mod port;
 pub(crate) mod port_numbers;

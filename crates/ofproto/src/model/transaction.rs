@@ -96,8 +96,7 @@ impl<'a> Transaction<'a> {
     /// Replaces the group with this number, or removes it.
     pub fn set_group(&mut self, id: GroupId, group: Option<Arc<Group>>) {
         self.affects_flows |= self.bridge.groups_have_dependents();
-        // Flows depend on groups through the whole bridge.
-        self.bridge.groups_changed = self.generation;
+        self.bridge.group_changes.note(id.0, self.generation);
         let old = self.bridge.set_group(id, group);
         self.group_changes.push((id, old));
     }

@@ -21,20 +21,24 @@ impl BridgeState {
     }
 
     /// Has no port forward that is new to the spanning tree, and every port that takes no part any more. To be called before the tables see a
-    /// frame of a port that was added, and with each change of settings.
-    pub fn guard_against_loops(&mut self) {
+    /// frame of a port that was added, and with each change of settings. Returns the ports that have another state now.
+    pub fn guard_against_loops(&mut self) -> Vec<OfPort> {
         let protocol = self.config.spanning_tree.protocol;
         let is_off = protocol == Protocol::Off;
         let of_other = |port: &PortState| port.spanning_tree.state.map(State::protocol) != Some(protocol);
         let stale: Vec<_> = self.ports.values().filter(|port| of_other(port)).map(|port| port.port).collect();
+        let mut changed = Vec::new();
         for number in stale {
             let state = match self.ports.get(&number) {
                 Some(port) if !is_off && self.tree_port(port).is_some() => State::disabled(protocol),
                 _ => None,
             };
-            if let Some(port) = self.ports.get_mut(&number) {
-                port.spanning_tree.state = state;
+            if let Some(port) = self.ports.get_mut(&number)
+                && std::mem::replace(&mut port.spanning_tree.state, state) != state
+            {
+                changed.push(number);
             }
         }
+        changed
     }
 }

@@ -93,10 +93,7 @@ impl Bed {
 
     /// Has a port be in a state of a spanning tree, which no tree says.
     pub fn set_tree_state(&self, port: OfPort, state: Option<State>) {
-        let set = |bridge: &mut crate::model::forwarding::BridgeState, _| {
-            bridge.ports.get_mut(&port).unwrap().spanning_tree.state = state;
-        };
-        self.bridge.change(set).unwrap();
+        self.bridge.with_port(port, |port| port.spanning_tree.state = state).unwrap();
     }
 
     pub fn put_group(&self, id: u32, spec: &GroupSpec) {
@@ -105,7 +102,7 @@ impl Bed {
         let bridge = forwarding.bridges.get_mut(&self.bridge.id()).unwrap();
         let group = crate::model::group::Group::new(GroupId(id), spec.clone(), self.clock.now());
         bridge.set_group(GroupId(id), Some(Arc::new(group)));
-        bridge.groups_changed = generation;
+        bridge.group_changes.note(id, generation);
     }
 
     pub fn add_flow(&self, table: u8, priority: u16, matching: Match, actions: Vec<Action>) {
@@ -494,7 +491,7 @@ pub(super) enum Change {
 }
 
 /// States of a port: as often none that stops anything as one that does.
-pub(super) fn tree_states() -> Vec<Option<State>> {
+pub(crate) fn tree_states() -> Vec<Option<State>> {
     use protocols::{rstp, stp};
     let stp = [stp::State::Disabled, stp::State::Blocking, stp::State::Listening, stp::State::Learning];
     let rstp = [rstp::State::Discarding, rstp::State::Learning, rstp::State::Learning, rstp::State::Forwarding];

@@ -23,6 +23,7 @@ use packet::flow::BlockId;
 use packet::{Field, Key, Mask};
 
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding};
+use crate::model::number_changes::{Changed, NumberChanges};
 use crate::slowpath::record::{FlowRecord, Parts};
 
 /// Most projected values that are kept; beyond, they are made anew.
@@ -32,8 +33,10 @@ const MOST_VALUES: usize = 1 << 20;
 pub(crate) struct ChangeSet {
     /// The generation of the latest change.
     pub generation: u64,
-    /// Ports or settings have changed.
+    /// Settings have changed, or what else all flows may depend on.
     everything: bool,
+    /// Ports have changed, of any bridge.
+    any_port: bool,
     /// Routes or neighbours have changed.
     hops: bool,
     /// Bonds have changed.
@@ -43,7 +46,8 @@ pub(crate) struct ChangeSet {
 
 struct BridgeChanges {
     bridge: BridgeId,
-    groups: bool,
+    groups: Changed<u32>,
+    ports: Changed<u16>,
     tables: Vec<(u8, TableChanges)>,
 }
 
@@ -67,8 +71,11 @@ struct RuleGroup {
 impl ChangeSet {
     /// What has changed since a generation and matters to flows, but for MAC tables (`mac_changes`).
     pub fn since(forwarding: &Forwarding, since: u64) -> ChangeSet {
-        let everything = forwarding.changed > since;
+        let everything = forwarding.all_changed > since;
+        let any_port = forwarding.changed > since;
         let of_bridge = |state: &BridgeState| {
+            let no_groups = NumberChanges::default();
+            let groups = if state.groups_have_dependents() { &state.group_changes } else { &no_groups };
             let changed = state.tables.iter().zip(0u8..).filter(|(t, _)| t.changed > since && t.has_dependents());
             let of_table = |table: &crate::table::Table| match table.changes.since(since) {
                 Some(patterns) => TableChanges::Rules {
@@ -79,28 +86,33 @@ impl ChangeSet {
             };
             BridgeChanges {
                 bridge: state.id,
-                groups: state.groups_changed > since && state.groups_have_dependents(),
+                groups: groups.since(since),
+                ports: state.port_changes.since(since),
                 tables: changed.map(|(table, number)| (number, of_table(table))).collect(),
             }
         };
         let bridges = if everything { Vec::new() } else { forwarding.bridges.values().map(of_bridge).collect() };
-        let matters = |bridge: &BridgeChanges| bridge.groups || !bridge.tables.is_empty();
+        let matters = |bridge: &BridgeChanges| {
+            !bridge.groups.is_nothing() || !bridge.ports.is_nothing() || !bridge.tables.is_empty()
+        };
         let bridges = bridges.into_iter().filter(matters).collect();
         let hops = forwarding.hops_changed > since;
         let bonds = forwarding.bonds_changed > since;
-        ChangeSet { generation: forwarding.generation(), everything, hops, bonds, bridges }
+        ChangeSet { generation: forwarding.generation(), everything, any_port, hops, bonds, bridges }
     }
 
     /// Whether it is about no flow at all.
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.hops && !self.bonds && self.bridges.is_empty()
+        !self.everything && !self.any_port && !self.hops && !self.bonds && self.bridges.is_empty()
     }
 
     /// The flows that it can be about, if an index finds them sooner than a walk over all.
     ///
     /// Flows that are translated by the time of the call, with the changes, may be missed.
     pub fn find(&self, datapath: &Datapath) -> Option<Vec<(FlowId, FlowTag)>> {
-        if self.everything || self.hops || self.bonds || self.bridges.iter().any(|bridge| bridge.groups) {
+        // Rules only are found by what they match.
+        let has_others = |bridge: &BridgeChanges| !bridge.groups.is_nothing() || !bridge.ports.is_nothing();
+        if self.everything || self.any_port || self.hops || self.bonds || self.bridges.iter().any(has_others) {
             return None;
         }
         let mut found = Vec::new();
@@ -203,7 +215,10 @@ impl Sorter<'_> {
         if record.generation >= changes.generation {
             return false;
         }
-        if changes.everything || changes.hops && record.has_stale_hop() || changes.bonds && record.has_stale_bond() {
+        if changes.everything || changes.any_port && record.looks_for_ports {
+            return true;
+        }
+        if changes.hops && record.has_stale_hop() || changes.bonds && record.has_stale_bond() {
             return true;
         }
         let mut has_key = false;
@@ -212,7 +227,7 @@ impl Sorter<'_> {
                 continue;
             };
             let changed = &changes.bridges[number];
-            if changed.groups && deps.has_groups() {
+            if deps.has_groups(&changed.groups) || deps.has_ports(&changed.ports) {
                 return true;
             }
             for (index, (table, rules)) in changed.tables.iter().enumerate() {

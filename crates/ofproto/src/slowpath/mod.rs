@@ -63,6 +63,8 @@ mod path_check_tests;
 mod path_checks;
 pub(crate) mod path_sessions;
 pub(crate) mod paused;
+#[cfg(test)]
+mod port_change_tests;
 pub(crate) mod record;
 pub(crate) mod record_table;
 pub(crate) mod requests;

@@ -123,12 +123,12 @@ impl Switch {
             if std::mem::replace(&mut state.path_checks.down, down) != down {
                 let (bridge, port) = (bridge.config.name.as_str().into(), state.port);
                 changed.push((Bridge::new(self.clone(), id, bridge), port));
+                forwarding.touch_port(id, port);
             }
         }
         if changed.is_empty() {
             return;
         }
-        forwarding.touch();
         drop(forwarding);
         self.run_bonds();
         self.notify();

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapath::FlowStats;
 use export::netflow::{Credit, FlowKey, NetFlow};
+use openflow::{GroupId, OfPort};
 use packet::flow::{BLOCKS, BlockId};
 use packet::wire::tcp::flags;
 use packet::{Key, Time};
@@ -18,6 +19,7 @@ use crate::model::bond::BondVersion;
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
 use crate::model::mirror::MirrorCounters;
+use crate::model::number_changes::{Changed, LookedAt};
 use crate::model::underlay::Hop;
 use crate::slowpath::drop_sites::DropSite;
 use crate::slowpath::mac_dependents::MacDependencies;
@@ -57,6 +59,8 @@ pub(crate) struct FlowRecord {
     pub macs: MacDependencies,
     /// What else the translation looked at, for each bridge.
     pub deps: SmallVec<[Deps; 1]>,
+    /// A port was looked for by its name, and is not there.
+    pub looks_for_ports: bool,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
     pub volatile: bool,
     /// Which of NetFlow's flows the packets belong to.
@@ -111,7 +115,9 @@ pub(crate) struct Deps {
     tables: [u64; 4],
     /// Which parts of the key differed from the packet's when a table was looked up, where any did.
     overwritten: Vec<(u8, Parts)>,
-    groups: bool,
+    /// By the numbers of OpenFlow 1.0, which all ports have.
+    ports: LookedAt<u16, 7>,
+    groups: LookedAt<u32, 3>,
 }
 
 /// A set of parts of a key, of four bytes each: fine enough that a decremented TTL does not hide the address beside it.
@@ -185,9 +191,19 @@ impl Deps {
         self.tables[usize::from(table) / 64] >> (table % 64) & 1 != 0
     }
 
-    /// Whether groups were used.
-    pub fn has_groups(&self) -> bool {
-        self.groups
+    /// Whether some of these groups were looked at.
+    pub fn has_groups(&self, groups: &Changed<u32>) -> bool {
+        self.groups.has_any_of(groups)
+    }
+
+    /// The ports that were looked at, unless all were.
+    pub fn ports(&self) -> &[u16] {
+        self.ports.some()
+    }
+
+    /// Whether some of these ports were looked at.
+    pub fn has_ports(&self, ports: &Changed<u16>) -> bool {
+        self.ports.has_any_of(ports)
     }
 
     /// Which parts of the key differed from the packet's at any look-up of a table.
@@ -233,11 +249,27 @@ impl FlowRecord {
         }
     }
 
-    /// Notes that groups were used.
-    pub fn depends_on_groups(&mut self, bridge: &BridgeState) {
-        if !std::mem::replace(&mut self.deps(bridge.id).groups, true) {
+    /// Notes that a group was looked at, whether it is there or not.
+    pub fn depends_on_group(&mut self, bridge: &BridgeState, group: GroupId) {
+        let deps = self.deps(bridge.id);
+        let had_some = deps.groups.has_some();
+        deps.groups.add(group.0);
+        if !had_some {
             self.holds.push(bridge.group_dependents.clone());
         }
+    }
+
+    /// Notes that a port was looked at, whether it is there or not.
+    pub fn depends_on_port(&mut self, bridge: BridgeId, port: OfPort) {
+        // Other numbers are no ports, and never will be.
+        if let Some(port) = port.to_u16() {
+            self.deps(bridge).ports.add(port);
+        }
+    }
+
+    /// Notes that all ports of a bridge were looked at.
+    pub fn depends_on_all_ports(&mut self, bridge: BridgeId) {
+        self.deps(bridge).ports.add_all();
     }
 
     /// Notes that the outcome depends on a bond.
@@ -250,7 +282,8 @@ impl FlowRecord {
     fn deps(&mut self, bridge: BridgeId) -> &mut Deps {
         let index = self.deps.iter().position(|deps| deps.bridge == bridge).unwrap_or_else(|| {
             let tables = [0; 4];
-            self.deps.push(Deps { bridge, tables, overwritten: Vec::new(), groups: false });
+            let (ports, groups) = (LookedAt::default(), LookedAt::default());
+            self.deps.push(Deps { bridge, tables, overwritten: Vec::new(), ports, groups });
             self.deps.len() - 1
         });
         &mut self.deps[index]
@@ -281,7 +314,8 @@ impl FlowRecord {
         let same_tables = same(&self.tables, &other.tables, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1);
         let patch = |a: &(Arc<PatchCounters>, _), b: &(Arc<PatchCounters>, _)| Arc::ptr_eq(&a.0, &b.0);
         let deps = |a: &Deps, b: &Deps| {
-            a.bridge == b.bridge && a.tables == b.tables && a.overwritten == b.overwritten && a.groups == b.groups
+            (a.bridge, a.tables, a.ports, a.groups) == (b.bridge, b.tables, b.ports, b.groups)
+                && a.overwritten == b.overwritten
         };
         same_rules
             && same_tables
@@ -301,7 +335,7 @@ impl FlowRecord {
                 (Some(a), Some(b)) => a.is_same(b),
                 _ => false,
             }
-            && self.volatile == other.volatile
+            && (self.volatile, self.looks_for_ports) == (other.volatile, other.looks_for_ports)
             && same(&self.holds, &other.holds, |a, b| std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)))
     }
 
@@ -318,7 +352,8 @@ impl FlowRecord {
     /// ([`MacDependencies::is_stale`]).
     pub fn is_stale(&self, forwarding: &Forwarding) -> bool {
         let generation = self.generation;
-        forwarding.changed > generation
+        forwarding.all_changed > generation
+            || self.looks_for_ports && forwarding.changed > generation
             || self.has_stale_hop()
             || self.has_stale_bond()
             || self.deps.iter().any(|deps| {
@@ -329,7 +364,8 @@ impl FlowRecord {
                 if tables.into_iter().any(|table| bridge.tables[table].changed > generation) {
                     return true;
                 }
-                deps.groups && bridge.groups_changed > generation
+                deps.ports.has_changed(&bridge.port_changes, generation)
+                    || deps.groups.has_changed(&bridge.group_changes, generation)
             })
     }
 

@@ -14,8 +14,8 @@ use crate::model::forwarding::Forwarding;
 use crate::slowpath::record::FlowRecord;
 use crate::slowpath::ways::{Outcome, Ways};
 
-/// Slots of the table: enough for the pipelines that many new flows pass at a time.
-const SLOTS: usize = 256;
+/// Slots of the table: enough for the pipelines that many new flows pass at a time, between as many ports.
+const SLOTS: usize = 1024;
 
 /// The latest records, and what goes with them.
 pub(crate) struct SharedRecords {
@@ -93,13 +93,15 @@ impl Slot {
     }
 }
 
-/// The slot of the records that pass the same rules, and are dropped at the same place if they are.
+/// The slot of the records that pass the same rules, look at the same ports, and are dropped at the same place if they are.
 fn slot_of(record: &FlowRecord) -> usize {
     // Nobody outside chooses addresses of rules.
     let mix = |hash: u64, value: usize| (hash.rotate_left(5) ^ value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let hash =
         record.drop_site.iter().fold(record.tables.len() as u64, |hash, site| mix(hash, Arc::as_ptr(site).addr()));
     let hash = record.rules.iter().fold(hash, |hash, rule| mix(hash, Arc::as_ptr(rule).addr()));
+    let ports = record.deps.iter().flat_map(|deps| deps.ports());
+    let hash = ports.fold(hash, |hash, port| mix(hash, usize::from(*port)));
     (hash >> 32) as usize % SLOTS
 }
 
@@ -148,5 +150,21 @@ mod tests {
         let forwarding = bed.switch.forwarding.read();
         let stale = [4, 9].map(|source| flow(source).tag.downcast::<FlowRecord>().unwrap().is_stale(&forwarding));
         assert_eq!(stale, [false; 2], "a record from before the change is not used again");
+    }
+
+    #[test]
+    fn flows_of_one_rule_that_come_in_by_several_ports_in_turn_share_a_record_for_each() {
+        let bed = Bed::new(4);
+        let src = Subfield::new(Field::NwSrc, 0, 32).unwrap();
+        let copy = Action::RegMove { src, dst: Subfield::new(Field::Reg0, 0, 32).unwrap() };
+        let mut ip = Match::any();
+        ip.set(Field::DlType, 0x0800);
+        bed.add_flow(0, 5, ip, vec![copy, Action::output(OfPort(4))]);
+        for source in 0..30 {
+            assert_eq!(bed.receive(OfPort(1 + source % 3), &frame(source))[0].0, OfPort(4));
+        }
+        let records: std::collections::BTreeSet<_> =
+            bed.datapath.flows().map(|flow| Arc::as_ptr(&flow.tag).cast::<()>()).collect();
+        assert_eq!((bed.datapath.flow_count(), records.len()), (30, 3));
     }
 }

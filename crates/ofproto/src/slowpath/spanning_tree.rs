@@ -99,6 +99,7 @@ impl Switch {
     /// Tells the tables which state ports have. Returns the generation of the change.
     fn set_tree_states(&self, changes: &[TreeChange]) -> u64 {
         let mut forwarding = self.forwarding.write();
+        let was_in_step = forwarding.changed;
         for change in changes {
             let Some(bridge) = forwarding.bridges.get_mut(&change.bridge) else { continue };
             let protocol = bridge.config.spanning_tree.protocol;
@@ -110,9 +111,8 @@ impl Switch {
             }
             let from = std::mem::replace(&mut port.spanning_tree.state, change.to);
             log_change(&port.name, from, change.to);
+            forwarding.touch_port(change.bridge, change.port);
         }
-        let was_in_step = forwarding.changed;
-        forwarding.touch();
         let mut trees = self.spanning_trees.lock();
         if trees.in_step == was_in_step {
             trees.in_step = forwarding.changed;

@@ -82,7 +82,7 @@ impl TablesVersion {
     fn of(forwarding: &Forwarding, bridge: BridgeId) -> Option<TablesVersion> {
         let state = forwarding.bridges.get(&bridge)?;
         let tables = state.tables.iter().map(|table| table.changed).max().unwrap_or(0);
-        Some(TablesVersion(tables.max(state.groups_changed).max(forwarding.changed)))
+        Some(TablesVersion(tables.max(state.group_changes.last()).max(forwarding.changed)))
     }
 }
 

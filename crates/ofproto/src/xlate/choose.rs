@@ -20,8 +20,9 @@ impl Ctx<'_, '_> {
                     match_hashed(&self.flow, bundle.fields, &mut self.wc);
                 }
                 let hash = hash_fields(&self.flow, bundle.fields, bundle.basis);
-                let members = bundle.members.iter().enumerate().filter(|(_, port)| self.is_live(**port));
-                members.max_by_key(|(n, _)| second_hash(hash, *n as u64)).map(|(_, &port)| port)
+                let members = bundle.members.iter().enumerate();
+                let live = members.filter(|(_, port)| self.is_live(**port));
+                live.max_by_key(|(n, _)| second_hash(hash, *n as u64)).map(|(_, &port)| port)
             }
         };
         match (&bundle.dst, chosen) {
@@ -51,8 +52,8 @@ impl Ctx<'_, '_> {
     }
 
     /// Whether what is sent to a port can arrive. Reserved ports are no devices.
-    pub(super) fn is_live(&self, port: OfPort) -> bool {
-        match self.bridge.ports.get(&port) {
+    pub(super) fn is_live(&mut self, port: OfPort) -> bool {
+        match self.port(port) {
             Some(state) => state.is_live(),
             None => port.is_reserved() && !matches!(port, OfPort::CONTROLLER | OfPort::LOCAL),
         }

@@ -1,6 +1,7 @@
 //! Groups (OpenFlow 1.3.5 section 5.6): which of a group's buckets a packet gets, and what they do.
 
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 
 use datapath::Action as DpAction;
 use foldhash::quality::FixedState;
@@ -23,9 +24,7 @@ impl<'a> Ctx<'a, '_> {
         if !self.check_resources() {
             return;
         }
-        let bridge = self.bridge;
-        self.record.depends_on_groups(bridge);
-        let Some(group) = bridge.groups.get(&id) else {
+        let Some(group) = self.group_at(id) else {
             return self.event(|| Event::Error("output to nonexistent group"));
         };
         self.event(|| Event::Group(&group.spec, id));
@@ -51,21 +50,25 @@ impl<'a> Ctx<'a, '_> {
         self.in_group = outer;
     }
 
+    /// The group with this number, on which the outcome depends, whether it is there or not.
+    fn group_at(&mut self, id: GroupId) -> Option<&'a Arc<Group>> {
+        self.record.depends_on_group(self.bridge, id);
+        self.bridge.groups.get(&id)
+    }
+
     /// Whether a step chooses by headers that may not be known yet.
-    pub(super) fn selects(&self, step: &PipelineStep<'_>) -> bool {
+    pub(super) fn selects(&mut self, step: &PipelineStep<'_>) -> bool {
         let PipelineStep::Act(Action::Group(id)) = step else { return false };
-        self.bridge.groups.get(id).is_some_and(|group| group.spec.kind == GroupType::Select)
+        self.group_at(*id).is_some_and(|group| group.spec.kind == GroupType::Select)
     }
 
     /// What the datapath has to hash before a step can choose.
     pub(super) fn wants_hash(&mut self, step: &PipelineStep<'_>) -> Option<DpAction> {
         let PipelineStep::Act(Action::Group(id)) = step else { return None };
-        let bridge = self.bridge;
-        let Selector::DpHash(places) = &bridge.groups.get(id)?.selector else { return None };
+        let Selector::DpHash(places) = &self.group_at(*id)?.selector else { return None };
         if self.flow.common().dp_hash.get() != 0 {
             return None;
         }
-        self.record.depends_on_groups(bridge);
         // A packet has no hash when it comes in. Later it may have one, from another way to the same pipeline.
         if self.flow.common().recirc_id.get() != 0 {
             self.wc.set_exact(Field::DpHash);
@@ -162,15 +165,13 @@ impl<'a> Ctx<'a, '_> {
 
     /// Follows what groups watch. Each group is looked at once, in whatever way they watch each other.
     fn reaches_live_bucket(&mut self, from: GroupId, dead: &mut HashSet<GroupId>) -> bool {
-        let bridge = self.bridge;
         let (mut seen, mut waiting) = (HashSet::new(), vec![from]);
         while let Some(id) = waiting.pop() {
             if dead.contains(&id) || !seen.insert(id) {
                 continue;
             }
-            for (group, bucket) in
-                bridge.groups.get(&id).into_iter().flat_map(|g| g.spec.buckets.iter().map(move |b| (g, b)))
-            {
+            let group = self.group_at(id);
+            for (group, bucket) in group.into_iter().flat_map(|g| g.spec.buckets.iter().map(move |b| (g, b))) {
                 match self.look_at(group, bucket) {
                     Liveness::Live => return true,
                     Liveness::Dead => {}

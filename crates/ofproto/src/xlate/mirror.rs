@@ -14,7 +14,7 @@ pub(super) const WHOLE: u16 = 0;
 impl<'a> Ctx<'a, '_> {
     /// Copies the packet as it came in.
     pub(super) fn mirror_received(&mut self) {
-        if let Some(port) = self.bridge.ports.get(&self.in_port()) {
+        if let Some(port) = self.port(self.in_port()) {
             self.mirror(port, self.bridge.mirrors_from(port));
         }
     }
@@ -53,6 +53,7 @@ impl<'a> Ctx<'a, '_> {
 
     fn copy_to(&mut self, output: &MirrorOutput, tags: &Tags) {
         let bridge = self.bridge;
+        self.record.depends_on_all_ports(bridge.id);
         match output {
             MirrorOutput::Port(name) => {
                 if let Some(port) = bridge.logical_ports().find(|port| port.logical == *name) {

@@ -421,7 +421,7 @@ impl<'a> Ctx<'a, '_> {
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
         let bridge = self.bridge;
         self.event(|| Event::Bridge(&bridge.config.name));
-        let port = bridge.ports.get(&self.in_port());
+        let port = self.port(self.in_port());
         if port.is_some_and(|port| bridge.is_mirror_port(port)) {
             self.not_sent(DropReason::MirrorPort);
             self.event(|| Event::Error("dropping packet received on a port that is reserved for mirroring"));
@@ -478,6 +478,7 @@ impl<'a> Ctx<'a, '_> {
     /// Sends a packet to the LOCAL port that in-band control wants there, if it does not go there anyway.
     fn reach_local(&mut self) {
         let bridge = self.bridge;
+        // All flows depend on it.
         let Some(local) = bridge.ports.get(&OfPort::LOCAL).and_then(|port| port.dp_port) else { return };
         if self.in_port() != OfPort::LOCAL
             && bridge.hidden.must_reach_local(self.packet, &mut self.wc)
@@ -524,6 +525,14 @@ impl<'a> Ctx<'a, '_> {
     /// its drop.
     fn not_sent(&mut self, reason: DropReason) {
         self.unsent.get_or_insert((reason, self.last_lookup));
+    }
+
+    /// The port of the present bridge with this number, on which the outcome depends, whether it is there or not. Whoever looks at all
+    /// ports says so ([`FlowRecord::depends_on_all_ports`]); those that are found in other ways, all flows depend on
+    /// ([`Forwarding::touch_port`]).
+    fn port(&mut self, port: OfPort) -> Option<&'a PortState> {
+        self.record.depends_on_port(self.bridge.id, port);
+        self.bridge.ports.get(&port)
     }
 
     fn in_port(&self) -> OfPort {

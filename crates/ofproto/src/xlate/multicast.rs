@@ -131,6 +131,8 @@ impl<'a> Ctx<'a, '_> {
     /// Sends to these ports, of each bond once, but for ports that do not carry the VLAN.
     fn send_to(&mut self, ports: Vec<(Port, Why)>, is_report: bool, in_port: OfPort, tags: &Tags) {
         let bridge = self.bridge;
+        // Ports of bonds stand for others.
+        self.record.depends_on_all_ports(bridge.id);
         self.charge(ports.len() / 8);
         let mut ports: Vec<_> = ports.into_iter().map(|(port, why)| (bridge.logical(OfPort(port)), why)).collect();
         ports.sort_by_key(|(port, _)| *port);

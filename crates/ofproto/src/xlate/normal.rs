@@ -18,7 +18,7 @@ impl Ctx<'_, '_> {
         self.wc.set_exact(Field::DlDst);
         self.wc.add(Field::VlanTci, (VLAN_PRESENT | 0xfff).into());
         let in_port = self.in_port();
-        let source = self.bridge.ports.get(&in_port);
+        let source = self.port(in_port);
         if source.is_none() && !matches!(in_port, OfPort::CONTROLLER | OfPort::ANY) {
             self.not_sent(DropReason::NoSuchPort);
             return self.event(|| Event::Warning("no input bundle, dropping"));
@@ -86,7 +86,7 @@ impl Ctx<'_, '_> {
         if learns {
             self.record.macs.add_destination(bridge.id, dst, known);
         }
-        match known.map(|port| bridge.ports.get(&port)) {
+        match known.map(|port| self.port(port)) {
             Some(Some(port)) if bridge.is_mirror_port(port) => {
                 self.not_sent(DropReason::MirrorPort);
                 self.event(|| Event::Warning("learned port is a mirror port, dropping"));
@@ -130,6 +130,7 @@ impl Ctx<'_, '_> {
     }
 
     pub(super) fn flood_vlan(&mut self, bridge: &BridgeState, in_port: OfPort, tags: &Tags) {
+        self.record.depends_on_all_ports(bridge.id);
         self.charge(bridge.ports.len() / 8);
         for state in bridge.logical_ports() {
             let floods = bridge.floods(state) && !bridge.is_mirror_port(state);

@@ -62,7 +62,7 @@ impl<'a> Ctx<'a, '_> {
             return self.detail(|| "skipping output to input port".into());
         }
         let can = |state: &PortState| state.dp_port.is_some() || matches!(state.device, Device::Tunnel(_));
-        if !self.bridge.ports.get(&port).is_some_and(can) {
+        if !self.port(port).is_some_and(can) {
             let text = format!("output_trunc does not support patch port {port}");
             return self.event(|| Event::Error(&text));
         }
@@ -96,6 +96,7 @@ impl<'a> Ctx<'a, '_> {
     fn flood(&mut self, all: bool) {
         let in_port = self.in_port();
         let bridge = self.bridge;
+        self.record.depends_on_all_ports(bridge.id);
         self.charge(bridge.ports.len() / 8);
         for (&port, state) in &bridge.ports {
             if port != in_port && (all || !state.config.contains(PortConfig::NO_FLOOD)) {
@@ -110,7 +111,7 @@ impl<'a> Ctx<'a, '_> {
         if self.error.is_some() {
             return;
         }
-        let Some(state) = self.bridge.ports.get(&port) else {
+        let Some(state) = self.port(port) else {
             self.not_sent(DropReason::NoSuchPort);
             return self.event(|| Event::Warning("Nonexistent output port"));
         };
@@ -118,7 +119,7 @@ impl<'a> Ctx<'a, '_> {
             self.not_sent(DropReason::PortDown);
             return self.detail(|| "OFPPC_NO_FWD set, skipping output".into());
         }
-        if state.vlan.protected && self.bridge.ports.get(&self.in_port()).is_some_and(|from| from.vlan.protected) {
+        if state.vlan.protected && self.port(self.in_port()).is_some_and(|from| from.vlan.protected) {
             self.not_sent(DropReason::ProtectedPort);
             return self.event(|| Event::Warning("Flow is between protected ports, skipping output."));
         }

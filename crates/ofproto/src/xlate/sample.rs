@@ -75,7 +75,7 @@ impl<'a> Ctx<'a, '_> {
         }
         let (mut output, mut through) = (None, None);
         if sample.sampling_port != OfPort::ANY && sample.sampling_port != self.in_port() {
-            let state = bridge.ports.get(&sample.sampling_port);
+            let state = self.port(sample.sampling_port);
             let port = state.and_then(|state| self.dp_port_of(state));
             let (Some(state), Some(port)) = (state, port) else {
                 let text = format!("can't use unknown port {} in flow sample action", sample.sampling_port);

@@ -90,7 +90,7 @@ impl<'a> Ctx<'a, '_> {
         loop {
             let found = self.lookup_in_table(in_port);
             let Lookup::Missed { .. } = found else { return found };
-            let port = bridge.ports.get(&OfPort(self.flow.common().in_port.get()));
+            let port = self.port(self.in_port());
             let silent = port.is_some_and(|port| port.config.contains(PortConfig::NO_PACKET_IN));
             // A resubmit that misses leaves it at that, whatever the table is configured to do.
             let to_controller = match bridge.tables[usize::from(self.table)].state.miss {

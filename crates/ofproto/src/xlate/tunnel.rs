@@ -266,6 +266,10 @@ impl<'a> Ctx<'a, '_> {
         let hop = forwarding.underlay.hop(&towards, bridge_of, self.now);
         self.depend_on_hop(&hop);
         let found = hop.route.as_ref().and_then(|route| Some((route, device_of(&route.device)?)));
+        match &found {
+            Some((_, (bridge, device))) => self.record.depends_on_port(bridge.id, device.port),
+            None => self.record.looks_for_ports = true,
+        }
         let Some((route, (bridge, device))) = found else {
             self.not_sent(DropReason::TunnelRoute);
             return self.event(|| Event::Warning("native tunnel routing failed"));
@@ -483,6 +487,7 @@ impl<'a> Ctx<'a, '_> {
     /// Whether it is an ARP reply or an advertisement for an address of the bridge, or one that somebody sends unasked.
     fn tells_neighbour(&mut self, routes: &netstate::routes::Routes) -> bool {
         let bridge = self.bridge;
+        self.record.depends_on_all_ports(bridge.id);
         let is_own = |ip: IpAddr| {
             bridge.ports.values().any(|port| routes.addresses(&port.name).iter().any(|(own, _)| *own == ip))
         };
