@@ -16,6 +16,7 @@
 //! | `change_set` | What has changed, and which flows it can be about |
 //! | `decision` | Which rules have decided what a datapath flow does |
 //! | `drop_sites` | Where the tables drop packets, and how many |
+//! | `expiry` | Rules, addresses and members of groups whose time is over |
 //! | `flow_dump_log` | Log lines for the flows that rounds find and change |
 //! | `trace_log` | Which packet is traced in the log |
 //! | `revalidate` | The rounds over the flows: for changes, for statistics |
@@ -45,6 +46,7 @@ mod commands;
 pub(crate) mod control;
 pub(crate) mod decision;
 pub(crate) mod drop_sites;
+mod expiry;
 mod flow_dump_log;
 pub(crate) mod intern;
 mod lacp;

@@ -24,7 +24,7 @@ use datapath::{Action, Datapath, FlowDump, FlowId, FlowTag, FlowUses, RemovedFlo
 use packet::{Key, Mask, Time};
 
 use crate::events::Waker;
-use crate::model::forwarding::{BridgeId, Forwarding};
+use crate::model::forwarding::Forwarding;
 use crate::slowpath::change_set::ChangeSet;
 use crate::slowpath::control::Revalidation;
 use crate::slowpath::flow_dump_log;
@@ -49,9 +49,6 @@ const CHUNKS_AT_ONCE: usize = 4;
 
 /// How many flows are removed at a time: the flows' lock is held for each part.
 const REMOVED_AT_ONCE: usize = 4096;
-
-/// So many addresses expire before others get the locks of the tables.
-const MACS_AT_ONCE: usize = 1024;
 
 /// What a round for changes does with a flow.
 pub(super) enum Fate {
@@ -386,44 +383,6 @@ impl Switch {
             }
         }
         self.apply_mac_uses(&forwarding);
-    }
-
-    /// Removes rules, addresses and members of groups that have expired. Returns whether there were any rules.
-    fn expire(&self, now: Time) -> bool {
-        let mut any = false;
-        let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
-        for id in ids {
-            any |= self.expire_rules(id, now);
-            while self.expire_macs(id, now) > 0 {}
-            self.expire_groups(id, now);
-        }
-        any
-    }
-
-    /// Removes some addresses that have expired, so that others get the locks in between. Returns how many.
-    fn expire_macs(&self, id: BridgeId, now: Time) -> usize {
-        let forwarding = self.forwarding.read();
-        let Some(bridge) = forwarding.bridges.get(&id) else { return 0 };
-        let due = bridge.macs.read().next_expiry().is_some_and(|at| at <= now);
-        if due { self.change_macs(bridge, |macs| macs.expire(now, MACS_AT_ONCE)) } else { 0 }
-    }
-
-    fn expire_rules(&self, id: BridgeId, now: Time) -> bool {
-        let expired = {
-            let forwarding = self.forwarding.read();
-            let Some(bridge) = forwarding.bridges.get(&id) else { return false };
-            let expiring = bridge.tables.iter().filter(|table| table.expiring > 0);
-            let rules = expiring.flat_map(|table| table.rules.iter());
-            rules.filter_map(|rule| rule.expired(now).map(|reason| (rule.clone(), reason))).collect::<Vec<_>>()
-        };
-        if expired.is_empty() {
-            return false;
-        }
-        let removal: Result<(), std::convert::Infallible> = self.transact(id, |transaction| {
-            expired.iter().for_each(|(rule, reason)| transaction.remove(rule, *reason));
-            Ok(())
-        });
-        removal.is_ok()
     }
 }
 
