@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use openflow::codec;
 use openflow::group::{Bucket, GroupCommand, GroupSpec, GroupStats, bucket_id};
 use openflow::stats::GroupFeatures;
 use openflow::{FlowRemovedReason, GroupDesc, GroupId, GroupMod, OfError};
@@ -144,8 +145,18 @@ fn insert_buckets(transaction: &mut Transaction, change: &GroupMod) -> Result<()
         after => position(&buckets, after)? + 1,
     };
     buckets.splice(at..at, change.spec.buckets.iter().cloned());
-    replace_buckets(transaction, &old, GroupSpec { buckets, ..old.spec.clone() });
+    let spec = with_buckets(&old.spec, buckets);
+    // No other message can make a group larger than one that can be told of, and each change costs as much as there is in it.
+    if !codec::group_fits(&spec) {
+        return Err(OfError::OFPGMFC_OUT_OF_BUCKETS);
+    }
+    replace_buckets(transaction, &old, spec);
     Ok(())
+}
+
+/// The same group with other buckets.
+fn with_buckets(spec: &GroupSpec, buckets: Vec<Bucket>) -> GroupSpec {
+    GroupSpec { kind: spec.kind, buckets, selection: spec.selection.clone() }
 }
 
 fn remove_buckets(transaction: &mut Transaction, change: &GroupMod) -> Result<(), OfError> {
@@ -157,7 +168,7 @@ fn remove_buckets(transaction: &mut Transaction, change: &GroupMod) -> Result<()
         bucket_id::LAST => drop(buckets.pop()),
         which => drop(buckets.remove(position(&buckets, which)?)),
     }
-    replace_buckets(transaction, &old, GroupSpec { buckets, ..old.spec.clone() });
+    replace_buckets(transaction, &old, with_buckets(&old.spec, buckets));
     Ok(())
 }
 

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapath::{Config, Datapath};
 use openflow::action::{Learn, LearnDst};
+use openflow::codec::{DecodeOptions, encode_all};
 use openflow::group::{Bucket, GroupCommand, GroupSpec, GroupType, Selection, bucket_id};
 use openflow::meter::{MeterCommand, MeterFlags};
 use openflow::text::parse_flow_mod;
 use openflow::{
-    Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, GroupMod, Instructions, Match,
-    MeterConfig, MeterMod, OfError, OfPort, PacketOut, Subfield, TableId, TableMod,
+    Action, Body, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, GroupMod, Instructions,
+    Match, Message, MeterConfig, MeterMod, MultipartReply, OfError, OfPort, PacketOut, Subfield, TableId, TableMod,
+    Version,
 };
 use packet::flow::text::NoNames;
 use packet::{Clock, Field, Time};
@@ -18,6 +20,7 @@ use packet::{Clock, Field, Time};
 use super::{Bridge, Bundled};
 use crate::model::forwarding::BridgeState;
 use crate::model::group::uses_group;
+use crate::model::transaction::Transaction;
 use crate::model::users::Used;
 use crate::{BridgeConfig, Switch, SwitchSettings, TableSettings};
 
@@ -325,6 +328,34 @@ fn buckets_come_and_go_by_number() {
     assert_eq!(ids(), [8, 0]);
     let unknown = change(GroupCommand::RemoveBucket, &[], 99);
     assert_eq!(bridge.group_mod(&unknown), Err(OfError::OFPGMFC_UNKNOWN_BUCKET));
+}
+
+#[test]
+fn a_group_that_grew_bucket_by_bucket_took_ever_more_time_and_memory() {
+    let (bridge, most) = (bridge(), (1 << 16) / 24);
+    bridge.group_mod(&group(GroupCommand::Add, 1, &[])).unwrap();
+    let insert =
+        |ids: &[u32]| GroupMod { command_bucket: bucket_id::LAST, ..group(GroupCommand::InsertBucket, 1, ids) };
+    // No further than it can be told of.
+    let ids: Vec<u32> = (0..most - 2).collect();
+    bridge.group_mod(&insert(&ids)).unwrap();
+    assert_eq!(bridge.group_mod(&insert(&[most, most + 1, most + 2])), Err(OfError::OFPGMFC_OUT_OF_BUCKETS));
+    bridge.group_mod(&insert(&[most])).unwrap();
+    let reply = MultipartReply::GroupDesc(bridge.group_descs(GroupId(1)));
+    let message = Message::new(Version::V1_5, 0, Body::MultipartReply { more: false, reply });
+    assert_eq!(encode_all(&message, DecodeOptions::default()).unwrap().left_out, 0);
+    // A bundle keeps what the group was before it, and no more.
+    let before = Arc::downgrade(&bridge.read(|state| state.groups[&GroupId(1)].clone()).unwrap());
+    let remove = GroupMod { command_bucket: bucket_id::LAST, ..group(GroupCommand::RemoveBucket, 1, &[]) };
+    let mut changes = bridge.switch.forwarding.write();
+    let state = changes.bridges.values_mut().next().unwrap();
+    let mut transaction = Transaction::new(state, 9, Time(2));
+    super::groups::apply(&mut transaction, &remove).unwrap();
+    let between = Arc::downgrade(&transaction.bridge.groups[&GroupId(1)]);
+    super::groups::apply(&mut transaction, &remove).unwrap();
+    assert_eq!((before.strong_count(), between.strong_count()), (1, 0));
+    transaction.rollback();
+    assert!(Arc::ptr_eq(&before.upgrade().unwrap(), &state.groups[&GroupId(1)]));
 }
 
 #[test]

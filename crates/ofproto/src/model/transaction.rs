@@ -26,8 +26,9 @@ pub(crate) struct Transaction<'a> {
     /// Whether every datapath flow has to be looked at.
     pub affects_everything: bool,
     rule_changes: Vec<RuleChange>,
-    /// Each group that has changed, as it was before the change, in order.
-    group_changes: Vec<(GroupId, Option<Arc<Group>>)>,
+    /// Each group that has changed, as it was before the transaction. What it was in between is not kept: a bundle can change a
+    /// large group many times.
+    group_changes: HashMap<GroupId, Option<Arc<Group>>>,
 }
 
 /// The changes of a transaction while nobody makes further ones.
@@ -36,7 +37,7 @@ pub(crate) struct Changes {
     affects_flows: bool,
     affects_everything: bool,
     rule_changes: Vec<RuleChange>,
-    group_changes: Vec<(GroupId, Option<Arc<Group>>)>,
+    group_changes: HashMap<GroupId, Option<Arc<Group>>>,
 }
 
 impl<'a> Transaction<'a> {
@@ -98,7 +99,7 @@ impl<'a> Transaction<'a> {
         self.affects_flows |= self.bridge.groups_have_dependents();
         self.bridge.group_changes.note(id.0, self.generation);
         let old = self.bridge.set_group(id, group);
-        self.group_changes.push((id, old));
+        self.group_changes.entry(id).or_insert(old);
     }
 
     fn put(&mut self, rule: Arc<Rule>) -> Option<Arc<Rule>> {
@@ -140,7 +141,7 @@ impl<'a> Transaction<'a> {
                 (None, None) => {}
             }
         }
-        for (id, group) in std::mem::take(&mut self.group_changes).into_iter().rev() {
+        for (id, group) in std::mem::take(&mut self.group_changes) {
             self.bridge.set_group(id, group);
         }
         self.bridge.orphaned.clear();

@@ -25,6 +25,10 @@ const SELECTION_METHOD: [u32; 2] = [0x0000_154d, 1];
 const OLD_SELECTION_METHOD: [u32; 2] = [0x0000_1540, 1];
 const METHOD_LEN: usize = 16;
 
+/// Bytes before the buckets in struct ofp15_group_desc_stats, and where among them the length of these is.
+const DESC_HEAD: usize = 16;
+const LEN_IN_DESC: usize = 8;
+
 /// Whether a version has the form of OpenFlow 1.5.
 fn new_form(version: Version) -> bool {
     version == Version::V1_0 || version >= Version::V1_5
@@ -253,6 +257,13 @@ fn put_spec15(out: &mut Vec<u8>, version: Version, len_at: usize, spec: &GroupSp
         }
         prop::put(out, EXPERIMENTER, &value);
     }
+}
+
+/// How long the entry of a group in OFPMP_GROUP_DESC is, in OpenFlow 1.5.
+pub(super) fn desc_len(spec: &GroupSpec) -> usize {
+    let mut out = vec![0; DESC_HEAD];
+    put_spec15(&mut out, Version::V1_5, LEN_IN_DESC, spec);
+    out.len()
 }
 
 fn put_bucket(out: &mut Vec<u8>, version: Version, kind: GroupType, b: &Bucket) {

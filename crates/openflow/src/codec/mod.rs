@@ -37,6 +37,7 @@ mod tests;
 
 use crate::error::OfError::{self, *};
 use crate::error::{ErrorCode, ErrorMsg, vendor};
+use crate::group::GroupSpec;
 use crate::message::{Body, Dialect, Message};
 use crate::packet_msg::PacketInFormat;
 use crate::switch::{AsyncChange, AsyncConfig, FlowFormat};
@@ -53,6 +54,9 @@ pub const HEADER_LEN: usize = 8;
 
 /// The most bytes that a message can have.
 pub const MAX_LEN: usize = 0xffff;
+
+/// Bytes of struct ofp_multipart_reply, without the header of messages.
+const MULTIPART_HEAD: usize = 8;
 
 /// How many bytes of a message an error about it quotes (OpenFlow 1.3.5 section 7.4.4: at least 64): all, as OVS
 /// does, unless the error would be too long to be a message.
@@ -416,6 +420,11 @@ pub fn encode_all(message: &Message, options: DecodeOptions) -> Result<Encoded, 
     };
     let messages = reply.bodies.into_iter().map(whole).collect::<Result<_, _>>()?;
     Ok(Encoded { messages, left_out: reply.left_out })
+}
+
+/// Whether a message of OpenFlow 1.5 has room for the description of a group.
+pub fn group_fits(spec: &GroupSpec) -> bool {
+    HEADER_LEN + MULTIPART_HEAD + group::desc_len(spec) <= MAX_LEN
 }
 
 /// The header, with a length that [`close`] fills in.
