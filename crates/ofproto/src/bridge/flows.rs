@@ -276,7 +276,7 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
             return Err(OfError::OFPFMFC_OVERLAP);
         }
         if table.is_full() {
-            let victim = table.victim().ok_or(OfError::OFPFMFC_TABLE_FULL)?;
+            let victim = transaction.bridge.tables[usize::from(id.0)].victim(now).ok_or(OfError::OFPFMFC_TABLE_FULL)?;
             transaction.remove(&victim, FlowRemovedReason::Eviction);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use datapath::{Config, Datapath};
 use openflow::action::{Learn, LearnDst};
@@ -256,6 +257,20 @@ fn the_largest_group_of_flows_is_evicted_from() {
 }
 
 #[test]
+fn each_flow_that_evicted_another_cost_a_look_at_the_whole_table() {
+    const FLOWS: u32 = 10_000;
+    let bridge = bridge();
+    limit(&bridge, TableSettings { max_flows: Some(FLOWS), evict: true, ..TableSettings::default() });
+    let began = Instant::now();
+    for port in 0..2 * FLOWS {
+        bridge.flow_mod(&FlowMod { hard_timeout: 60, importance: (port / FLOWS) as u16, ..add(port, vec![]) }).unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let (flows, left) = (bridge.flow_count(), ports(&bridge));
+    assert_eq!((flows, left.first(), left.last()), (FLOWS as usize, Some(&FLOWS), Some(&(2 * FLOWS - 1))));
+}
+
+#[test]
 fn a_lower_limit_evicts_whom_one_after_the_other_would_have_gone() {
     let flows = |bridge: &Bridge| {
         for n in 0..40u16 {
@@ -281,7 +296,7 @@ fn a_lower_limit_evicts_whom_one_after_the_other_would_have_gone() {
     limit(&stepwise, limited(40));
     let evicted: Result<(), ()> = stepwise.switch.transact(stepwise.id, |transaction| {
         for _ in 15..40 {
-            let victim = transaction.bridge.tables[0].victim().unwrap();
+            let victim = transaction.bridge.tables[0].victim(Time(1)).unwrap();
             transaction.remove(&victim, FlowRemovedReason::Eviction);
         }
         Ok(())

@@ -39,6 +39,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use hashbrown::HashMap;
 use openflow::{Cookie, TableReason};
 
+use eviction::Candidates;
+
 pub use changes::RuleChanges;
 pub use classifier::search::{Except, Search};
 pub use classifier::{Classified, Classifier, Conjunction, Pattern, Within};
@@ -74,6 +76,8 @@ pub struct Table {
     pub state: TableState,
     /// The event about its vacancy that comes next; `None` for none.
     awaited: Option<TableReason>,
+    /// Who is evicted next, once somebody was. `None` before, and where the table is not limited any more.
+    candidates: Option<Box<Candidates>>,
 }
 
 /// Counters of a table.
@@ -121,6 +125,11 @@ impl Table {
         *self.cookies.entry(rule.cookie).or_insert(0) += 1;
         let old = self.rules.insert(rule.clone());
         self.listing.insert(&rule, old.as_deref());
+        if let Some(candidates) = self.candidates.as_mut().filter(|_| self.settings.max_flows.is_some()) {
+            candidates.add(&rule);
+        } else {
+            self.candidates = None;
+        }
         if let Some(old) = &old {
             self.uncount(old);
         }
@@ -143,6 +152,7 @@ impl Table {
         (self.expiring, self.changed) = (0, generation);
         self.changes.note_all(generation);
         self.cookies.clear();
+        self.candidates = None;
     }
 
     /// Whether a datapath flow may depend on the table: each record of one holds the counters of the tables that its
@@ -181,7 +191,10 @@ impl Table {
     }
 
     /// Takes a removed rule out of the counts.
-    fn uncount(&mut self, rule: &Rule) {
+    fn uncount(&mut self, rule: &Arc<Rule>) {
+        if let Some(candidates) = &mut self.candidates {
+            candidates.remove(rule);
+        }
         self.expiring -= usize::from(rule.can_expire());
         if let Some(count) = self.cookies.get_mut(&rule.cookie) {
             *count -= 1;
