@@ -5,7 +5,9 @@
 
 use openflow::group::GroupCommand;
 use openflow::meter::MeterCommand;
-use openflow::{FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, GroupMod, MeterMod, OfError, TableId};
+use openflow::{
+    Cookie, FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, GroupMod, MeterMod, OfError, TableId,
+};
 
 use super::flows::range_of;
 use super::walk::FlowWalk;
@@ -14,7 +16,7 @@ use crate::model::config::N_TABLES;
 use crate::model::forwarding::BridgeState;
 use crate::model::transaction::Transaction;
 use crate::model::users::Used;
-use crate::table::Within;
+use crate::table::{Table, Within};
 
 /// Most flows that a delete can be about to take effect at once.
 const AT_ONCE: usize = 4096;
@@ -88,7 +90,11 @@ impl Bridge {
         let tables = range_of(change.table.filter(|table| *table != TableId::ALL));
         self.read(|state| {
             let tables = state.tables.get(tables).unwrap_or_default();
-            let flows: usize = tables.iter().map(|table| table.rules.len_within(&within)).sum();
+            let of_cookie = |table: &Table| match change.cookie.mask {
+                u64::MAX => table.count_of(Cookie(change.cookie.value)) as usize,
+                _ => usize::MAX,
+            };
+            let flows: usize = tables.iter().map(|table| table.rules.len_within(&within).min(of_cookie(table))).sum();
             state.learners.is_empty() && flows > at_once
         })
         .unwrap_or(false)
@@ -219,7 +225,7 @@ mod tests {
             }
             let mut change = FlowMod::new(FlowModCommand::Delete, matching, Instructions::default());
             change.table = table.map(TableId);
-            change.cookie = cookie.map_or(CookieFilter::default(), |cookie| CookieFilter { value: cookie, mask: !0 });
+            change.cookie = cookie.map_or(CookieFilter::default(), |cookie| CookieFilter { value: cookie, mask: 3 });
             change.out_port = port.map_or(OfPort::ANY, OfPort);
             at_once.flow_mod(&change).unwrap();
             let mut deletion = in_pieces.begin(&change, FLOWS as usize / 2).unwrap();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use openflow::monitor::FlowEvent;
 use openflow::{
-    Action, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, Instructions, Match, OfError, OfPort,
-    TableId,
+    Action, Cookie, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GroupId, Instructions, Match, OfError,
+    OfPort, TableId,
 };
 use packet::Time;
 use parking_lot::RwLockWriteGuard;
@@ -22,7 +22,7 @@ use crate::model::group::{outputs_to, uses_group};
 use crate::model::tlv;
 use crate::model::transaction::{Changes, Transaction};
 use crate::switch::Switch;
-use crate::table::{Pattern, Rule, RuleInstructions, RuleStats};
+use crate::table::{Pattern, Rule, RuleInstructions, RuleStats, Within};
 use crate::xlate::LearntFlow;
 
 impl Bridge {
@@ -236,17 +236,23 @@ pub(super) fn range_of(table: Option<TableId>) -> Range<usize> {
     }
 }
 
-/// The rules as narrow as `matching` or narrower.
-fn loose<'a>(
-    bridge: &'a BridgeState,
-    table: Option<TableId>,
-    matching: &'a Match,
-) -> impl Iterator<Item = &'a Arc<Rule>> {
-    let tables = bridge.tables.get(range_of(table)).unwrap_or_default();
-    tables
-        .iter()
-        .filter(|table| !table.rules.is_empty())
-        .flat_map(|table| table.rules.iter_within(&matching.key, &matching.mask))
+/// The rules as narrow as the match of a change or narrower, with a cookie that it accepts.
+fn loose(transaction: &mut Transaction, table: Option<TableId>, change: &FlowMod) -> Vec<Arc<Rule>> {
+    let FlowMod { matching, cookie, .. } = change;
+    let (mut within, mut found) = (Within::new(&matching.key, &matching.mask), Vec::new());
+    let tables = transaction.bridge.tables.get_mut(range_of(table)).unwrap_or_default();
+    for table in tables.iter_mut().filter(|table| !table.rules.is_empty()) {
+        let (wanted, may_be) = (Cookie(cookie.value), table.rules.len_within(&within));
+        let of_cookie = if cookie.mask == u64::MAX { table.count_of(wanted) as usize } else { usize::MAX };
+        if of_cookie < may_be {
+            let rules = table.rules_of(wanted);
+            found.extend(rules.into_iter().filter(|rule| within.contains(&rule.pattern)));
+        } else {
+            let rules = table.rules.iter_within(&matching.key, &matching.mask);
+            found.extend(rules.filter(|rule| cookie.accepts(rule.cookie)).cloned());
+        }
+    }
+    found
 }
 
 /// The rules with exactly this match and priority.
@@ -330,7 +336,7 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::ModifyStrict {
         strict(transaction.bridge, change).cloned().collect()
     } else {
-        loose(transaction.bridge, change.table, &change.matching).cloned().collect()
+        loose(transaction, change.table, change)
     };
     let found: Vec<_> = found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie)).collect();
     if found.is_empty() {
@@ -354,7 +360,7 @@ fn delete(transaction: &mut Transaction, change: &FlowMod) {
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::DeleteStrict {
         strict(transaction.bridge, &FlowMod { table, ..change.clone() }).cloned().collect()
     } else {
-        loose(transaction.bridge, table, &change.matching).cloned().collect()
+        loose(transaction, table, change)
     };
     for rule in found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie) && filter.accepts(rule)) {
         transaction.remove(&rule, FlowRemovedReason::Delete);

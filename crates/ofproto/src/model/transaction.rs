@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use openflow::action::Action;
 use openflow::monitor::FlowEvent;
-use openflow::{Cookie, FlowRemovedReason, GroupId, Instructions, TableId};
+use openflow::{FlowRemovedReason, GroupId, Instructions};
 use packet::Time;
 
 use crate::model::flow_changes::RuleChange;
@@ -156,22 +156,12 @@ impl<'a> Transaction<'a> {
     }
 
     /// Removes the flows that removed rules had learnt. These may have learnt others, which are removed as well.
-    ///
-    /// Each table is searched once at most, however many orphans it has: until the end of the transaction, flows are
-    /// only removed.
     fn remove_orphans(&mut self) {
-        let mut by_cookie: HashMap<TableId, HashMap<Cookie, Vec<Arc<Rule>>>> = HashMap::new();
         while let Some((table, cookie)) = self.bridge.orphaned.pop() {
-            let rules = &self.bridge.tables[usize::from(table.0)];
-            if self.bridge.learners.contains_key(&(table, cookie)) || rules.count_of(cookie) == 0 {
+            if self.bridge.learners.contains_key(&(table, cookie)) {
                 continue;
             }
-            let learned = by_cookie.entry(table).or_insert_with(|| {
-                let mut by_cookie: HashMap<Cookie, Vec<Arc<Rule>>> = HashMap::new();
-                rules.rules.iter().for_each(|rule| by_cookie.entry(rule.cookie).or_default().push(rule.clone()));
-                by_cookie
-            });
-            for rule in learned.remove(&cookie).unwrap_or_default() {
+            for rule in self.bridge.tables[usize::from(table.0)].rules_of(cookie) {
                 self.remove(&rule, FlowRemovedReason::Delete);
             }
         }

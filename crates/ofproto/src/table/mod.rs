@@ -6,6 +6,7 @@
 //! | [`classifier`] | Finds the rule for a key, by tuple space search |
 //! | [`listing`] | The rules of a table in an order that survives changes |
 //! | `changes` | The latest changes of a table |
+//! | `cookies` | The rules of a table by their cookies |
 //! | `instructions` | What rules do, equal lists once |
 //! | `layout` | Which words of a key a mask looks at, in stages |
 //! | `order` | The subtables, by priority |
@@ -18,6 +19,7 @@
 
 mod changes;
 pub mod classifier;
+mod cookies;
 mod eviction;
 mod instructions;
 mod layout;
@@ -36,9 +38,9 @@ mod vacancy;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use openflow::{Cookie, TableReason};
 
+use cookies::Cookies;
 use eviction::Candidates;
 
 pub use changes::RuleChanges;
@@ -66,8 +68,8 @@ pub struct Table {
     overwritten: [AtomicU64; 3],
     /// Flows that have a timeout or can get one.
     pub expiring: usize,
-    /// How many flows there are of each cookie, for the limit of `learn`.
-    cookies: HashMap<Cookie, u32>,
+    /// The flows by their cookies.
+    cookies: Cookies,
     /// Counters.
     pub counters: Arc<TableCounters>,
     /// What the configuration says of it.
@@ -122,9 +124,9 @@ impl Table {
         self.note_change(generation, &rule);
         self.expiring += usize::from(rule.can_expire());
         rule.stats.enter(RuleName { table: rule.table, priority: rule.priority, cookie: rule.cookie });
-        *self.cookies.entry(rule.cookie).or_insert(0) += 1;
         let old = self.rules.insert(rule.clone());
         self.listing.insert(&rule, old.as_deref());
+        self.cookies.add(&rule);
         if let Some(candidates) = self.candidates.as_mut().filter(|_| self.settings.max_flows.is_some()) {
             candidates.add(&rule);
         } else {
@@ -151,7 +153,7 @@ impl Table {
         self.listing.clear();
         (self.expiring, self.changed) = (0, generation);
         self.changes.note_all(generation);
-        self.cookies.clear();
+        self.cookies = Cookies::default();
         self.candidates = None;
     }
 
@@ -187,7 +189,12 @@ impl Table {
 
     /// Number of rules with this cookie.
     pub fn count_of(&self, cookie: Cookie) -> u32 {
-        self.cookies.get(&cookie).copied().unwrap_or(0)
+        self.cookies.count(cookie)
+    }
+
+    /// The rules with this cookie, the oldest first.
+    pub fn rules_of(&mut self, cookie: Cookie) -> Vec<Arc<Rule>> {
+        self.cookies.rules(cookie, (self.rules.len(), self.rules.iter()))
     }
 
     /// Takes a removed rule out of the counts.
@@ -196,11 +203,6 @@ impl Table {
             candidates.remove(rule);
         }
         self.expiring -= usize::from(rule.can_expire());
-        if let Some(count) = self.cookies.get_mut(&rule.cookie) {
-            *count -= 1;
-            if *count == 0 {
-                self.cookies.remove(&rule.cookie);
-            }
-        }
+        self.cookies.remove(rule);
     }
 }

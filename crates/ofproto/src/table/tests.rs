@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use packet::{Field, Key, Mask};
+use openflow::{Cookie, TableId};
+use packet::{Field, Key, Mask, Time};
 use proptest::prelude::*;
 
 use super::classifier::{Classified, Classifier, Conjunction, Pattern};
 use super::scan::scan;
+use super::{InstructionSet, Rule, Table};
 
 struct Simple {
     priority: u16,
@@ -240,4 +242,38 @@ proptest! {
             prop_assert_eq!(best(&near), found, "mask {:?}", wc);
         }
     }
+}
+
+#[test]
+fn rules_are_found_by_their_cookies() {
+    let mut table = Table::default();
+    let rule = |table: &Table, n: u16, cookie| {
+        let instructions = InstructionSet::default().share(&Default::default());
+        let pattern = table.rules.pattern(&Key::new(), &Mask::wildcard());
+        let mut rule = Rule::new(TableId(0), n, pattern, instructions, Time(1));
+        rule.cookie = Cookie(cookie);
+        Arc::new(rule)
+    };
+    let found = |table: &mut Table, cookie| -> Vec<u16> {
+        let found = table.rules_of(Cookie(cookie));
+        assert_eq!(found.len(), table.count_of(Cookie(cookie)) as usize);
+        found.iter().map(|rule| rule.priority).collect()
+    };
+    // Few, and many, of which an index is made.
+    for (from, to) in [(0, 40), (40, 1000)] {
+        for n in from..to {
+            table.insert(rule(&table, n, u64::from(n) % 100), 1);
+        }
+        assert_eq!(found(&mut table, 7), (7..to).step_by(100).collect::<Vec<_>>());
+        assert_eq!(found(&mut table, 100), []);
+    }
+    // Another cookie, the same one anew, and one that goes.
+    table.insert(rule(&table, 107, 8), 1);
+    table.insert(rule(&table, 7, 7), 1);
+    let gone = rule(&table, 207, 7);
+    table.remove(&gone, 1);
+    assert_eq!(found(&mut table, 7), [7, 307, 407, 507, 607, 707, 807, 907]);
+    assert_eq!(found(&mut table, 8), [8, 107, 108, 208, 308, 408, 508, 608, 708, 808, 908]);
+    table.clear(2);
+    assert_eq!(found(&mut table, 8), []);
 }
