@@ -367,6 +367,13 @@ impl<R: Classified> Classifier<R> {
         subtables.map(|subtable| subtable.len).sum()
     }
 
+    /// How many rules [`overlaps`](Classifier::overlaps) looks at.
+    pub fn len_to_compare(&self, mask: &Mask, priority: u16) -> usize {
+        let to_compare =
+            |subtable: &&Subtable<R>| subtable.priorities.contains(priority) && !subtable.is_decided_by(mask);
+        self.subtables.iter().filter(to_compare).map(|subtable| subtable.len).sum()
+    }
+
     /// Whether a rule of this priority and `key` under `mask` have a packet in common.
     pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16) -> bool {
         Search::of(self).overlaps(key, mask, priority)
@@ -412,6 +419,16 @@ impl<R: Classified> Subtable<R> {
 
     fn rules(&self) -> impl Iterator<Item = &Arc<R>> {
         self.rows.iter().flat_map(Row::rules)
+    }
+
+    /// Whether who matches these bits has packets in common with the rules of one row at most.
+    fn is_decided_by(&self, mask: &Mask) -> bool {
+        includes(mask, &self.mask)
+    }
+
+    /// The rules that match what has this key.
+    fn row_of(&self, key: &Key) -> Option<&Row<R>> {
+        self.row(&Pattern { values: self.layout.values(key), layout: self.layout.clone() })
     }
 
     fn row(&self, pattern: &Pattern) -> Option<&Row<R>> {

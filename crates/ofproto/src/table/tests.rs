@@ -277,3 +277,28 @@ fn rules_are_found_by_their_cookies() {
     table.clear(2);
     assert_eq!(found(&mut table, 8), []);
 }
+
+/// Looked at before: each rule of the table for each new one, also where only one could have packets in common with it.
+#[test]
+fn overlaps_are_looked_for_where_they_can_be() {
+    let mut classifier = Classifier::default();
+    for n in 0..50 {
+        classifier.insert(rule(&classifier, 10, &[(Field::Reg0, n, ALL), (Field::Reg1, 7, ALL)]));
+        classifier.insert(rule(&classifier, 20 + n as u16, &[(Field::Reg0, n, ALL)]));
+    }
+    let check = |priority, fields: &[(Field, u128, u128)]| {
+        let pattern = rule(&classifier, priority, fields).pattern.clone();
+        let (key, mask) = (pattern.key(), pattern.mask());
+        (classifier.overlaps(&key, &mask, priority), classifier.len_to_compare(&mask, priority))
+    };
+    let (reg0, reg1) = ((Field::Reg0, 3, ALL), (Field::Reg1, 7, ALL));
+    assert_eq!(check(10, &[reg0, reg1]), (true, 0));
+    assert_eq!(check(10, &[reg0, (Field::Reg1, 8, ALL)]), (false, 0));
+    assert_eq!(check(10, &[reg0, reg1, (Field::Reg2, 8, ALL)]), (true, 0));
+    assert_eq!(check(10, &[(Field::Reg0, 50, ALL), reg1, (Field::Reg2, 8, ALL)]), (false, 0));
+    assert_eq!(check(23, &[reg0, reg1]), (true, 0), "of its own priority only");
+    assert_eq!(check(24, &[reg0, reg1]), (false, 0));
+    assert_eq!(check(10, &[reg0]), (true, 50), "a wider one");
+    assert_eq!(check(10, &[(Field::Reg1, 8, ALL)]), (false, 50));
+    assert_eq!(check(9, &[reg0, reg1]), (false, 0));
+}

@@ -95,13 +95,20 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
 
     /// See [`Classifier::overlaps`].
     pub fn overlaps(&self, key: &Key, mask: &Mask, priority: u16) -> bool {
+        let is_rival =
+            |row: &&Row<R>| row.position(priority, R::priority).is_ok_and(|at| !self.except.has(&row.rules()[at]));
         let classifiers = std::iter::once(self.rules).chain(self.beside);
         let mut subtables = classifiers.flat_map(|classifier| classifier.subtables.iter());
         subtables.any(|subtable| {
+            if !subtable.priorities.contains(priority) {
+                return false;
+            }
+            if subtable.is_decided_by(mask) {
+                return subtable.row_of(key).as_ref().is_some_and(is_rival);
+            }
             let both = Mask(subtable.mask.0.masked(mask));
-            let is_rival = |rule: &&Arc<R>| rule.priority() == priority && !self.except.has(rule);
-            subtable.priorities.contains(priority)
-                && subtable.rules().filter(is_rival).any(|rule| rule.pattern().key().matches(key, &both))
+            let agrees = |row: &&Row<R>| row.best().pattern().key().matches(key, &both);
+            subtable.rows.iter().filter(agrees).any(|row| is_rival(&row))
         })
     }
 
