@@ -95,11 +95,11 @@ impl Shadow {
         (bridge, table): (BridgeId, u8),
         rules: &'a Classifier<Rule>,
         key: &Key,
-        wc: &mut Mask,
+        (wc, effort): (&mut Mask, &mut usize),
     ) -> Option<&'a Arc<Rule>> {
         match self.tables.get(&table).filter(|_| bridge == self.bridge) {
-            Some(shadow) => shadow.search(rules).lookup(key, wc),
-            None => rules.lookup(key, wc),
+            Some(shadow) => shadow.search(rules).lookup_counted(key, wc, effort),
+            None => rules.lookup_counted(key, wc, effort),
         }
     }
 

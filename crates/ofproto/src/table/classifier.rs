@@ -386,6 +386,12 @@ impl<R: Classified> Classifier<R> {
         Search::of(self).lookup(key, wc)
     }
 
+    /// The same, and adds to `effort` what conjunctive matches take beyond other look-ups, in rules that are looked at. Where that
+    /// is more than [`search::MAX_EFFORT`], the answer is no answer.
+    pub fn lookup_counted(&self, key: &Key, wc: &mut Mask, effort: &mut usize) -> Option<&Arc<R>> {
+        Search::of(self).lookup_counted(key, wc, effort)
+    }
+
     fn find_subtable(&self, pattern: &Pattern) -> Option<u32> {
         let known = self.by_layout.get(&address(&pattern.layout)).copied();
         known.or_else(|| self.by_mask.get(&pattern.mask()).copied())

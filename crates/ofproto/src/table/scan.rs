@@ -13,8 +13,12 @@ use super::classifier::{Classified, Classifier};
 /// The clauses that a packet has of each conjunction, by its number and how many clauses it has.
 type Clauses = BTreeMap<(u32, u8), BTreeSet<u8>>;
 
+/// More conjunctions that are complete, and more parts of some, are not looked at: each takes as long as the whole table.
+const MOST_COMPLETE: usize = 16;
+const MOST_PARTS: usize = 4096;
+
 /// The best rule for `key`, as [`Classifier::lookup`] finds it, and whether there is no other of its priority. Takes as long as there are rules, and
-/// where conjunctions are complete, as often again.
+/// where conjunctions are complete, as often again; where they are too many, some rule is said not to be alone.
 pub(crate) fn scan<'a, R: Classified>(rules: &'a Classifier<R>, key: &Key) -> Option<(&'a Arc<R>, bool)> {
     let matching = |key: &Key| rules.iter().filter(|rule| rule.pattern().matches(key)).collect::<Vec<_>>();
     let all = matching(key);
@@ -28,6 +32,9 @@ pub(crate) fn scan<'a, R: Classified>(rules: &'a Classifier<R>, key: &Key) -> Op
         }
     }
     let complete = had.values().rev().flatten().filter(|((_, n), clauses)| clauses.len() == usize::from(*n));
+    if complete.clone().count() > MOST_COMPLETE || had.values().map(Clauses::len).sum::<usize>() > MOST_PARTS {
+        return all.first().map(|rule| (*rule, false));
+    }
     let is_one = complete.clone().count() == 1;
     for ((id, _), _) in complete {
         let mut key = key.clone();

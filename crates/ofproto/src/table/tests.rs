@@ -6,7 +6,7 @@ use openflow::{Cookie, TableId};
 use packet::{Field, Key, Mask, Time};
 use proptest::prelude::*;
 
-use super::classifier::{Classified, Classifier, Conjunction, Pattern};
+use super::classifier::{Classified, Classifier, Conjunction, Pattern, search};
 use super::scan::scan;
 use super::{InstructionSet, Rule, Table};
 
@@ -301,4 +301,30 @@ fn overlaps_are_looked_for_where_they_can_be() {
     assert_eq!(check(10, &[reg0]), (true, 50), "a wider one");
     assert_eq!(check(10, &[(Field::Reg1, 8, ALL)]), (false, 50));
     assert_eq!(check(9, &[reg0, reg1]), (false, 0));
+}
+
+/// A rule can be part of thousands of conjunctions.
+#[test]
+fn a_look_up_compared_each_part_of_a_conjunction_with_all_others() {
+    let parts =
+        |ids: std::ops::Range<u32>, clause| ids.map(|id| Conjunction { id, clause, n_clauses: 2 }).collect::<Vec<_>>();
+    let mut classifier = Classifier::default();
+    let add = |classifier: &mut Classifier<Simple>, bits: u128, parts| {
+        let pattern = rule(classifier, 10, &[(Field::Reg0, 0, bits)]).pattern.clone();
+        classifier.insert(Arc::new(Simple { priority: 10, pattern, parts }));
+    };
+    // None is complete.
+    (0..24).for_each(|n| add(&mut classifier, 1 << n, parts(n * 4000..(n + 1) * 4000, 0)));
+    let other = rule(&classifier, 5, &[]);
+    classifier.insert(other.clone());
+    let (key, mut effort, began) = (Key::new(), 0, std::time::Instant::now());
+    let found = classifier.lookup_counted(&key, &mut Mask::wildcard(), &mut effort).map(|rule| rule.priority);
+    assert_eq!((found, effort), (Some(5), 24 * 4000 + 24));
+    assert!(began.elapsed() < std::time::Duration::from_secs(4), "{:?}", began.elapsed());
+    // All are complete, and nothing comes of any. Each takes a search.
+    classifier.remove(&other.pattern, 5);
+    (0..24).for_each(|n| add(&mut classifier, 1 << n | 1 << 30, parts(n * 4000..(n + 1) * 4000, 1)));
+    let mut effort = 0;
+    assert!(classifier.lookup_counted(&key, &mut Mask::wildcard(), &mut effort).is_none());
+    assert!((1..1 << 10).contains(&(effort - search::MAX_EFFORT)));
 }

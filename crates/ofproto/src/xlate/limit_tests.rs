@@ -185,3 +185,21 @@ fn groups_that_watch_each_other_doubled_with_each() {
         assert_eq!((&sent.sent[..], &sent.drops[..]), (&[3][..], &[][..]), "{kind:?}");
     }
 }
+
+#[test]
+fn a_look_up_among_many_conjunctions_is_work() {
+    let parts = |clause: u32| {
+        let part = |id: u32| format!("conjunction({id},{}/2)", clause + 1);
+        (1..=500).map(part).collect::<Vec<_>>().join(",")
+    };
+    let flows = |times: usize| {
+        vec![
+            format!("actions={}output:2", "resubmit(,1),".repeat(times)),
+            "table=1,priority=1,actions=drop".into(),
+            format!("table=1,priority=2,dl_src=02:02:02:02:02:02,actions={}", parts(0)),
+            format!("table=1,priority=2,dl_dst=02:02:02:02:02:02,actions={}", parts(1)),
+        ]
+    };
+    assert_eq!(receive(flows(20), Vec::new()), Outcome { sent: vec![2], drops: vec![], actions: 1 });
+    assert_eq!(receive(flows(3000), Vec::new()), dropped(&[DropReason::TooMuchWork]));
+}

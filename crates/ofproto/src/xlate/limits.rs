@@ -14,6 +14,7 @@ use super::known_length::KnownLength;
 use super::steps::PipelineStep;
 use super::trace::Event;
 use super::{Ctx, XlateError};
+use crate::table::classifier::search;
 
 /// Nested table lookups that do not advance to a later table, buckets and patch ports. Lookups that advance are not
 /// counted: there are no more than 255 tables.
@@ -41,6 +42,9 @@ const MAX_PRODUCED: usize = 4 * MAX_ACTIONS;
 pub(super) const LEARN: usize = 32;
 pub(super) const REWRITE: usize = 8;
 pub(super) const STATE: usize = 16;
+
+/// Parts of conjunctive matches that are looked at while a step is taken.
+const LOOKED_AT: usize = 8;
 
 /// A nested list continues on more stack where less than this is left. That is much more than one takes, with all that
 /// lies between it and the list inside it. So the bounds hold on every thread, however small its stack.
@@ -154,6 +158,13 @@ impl Ctx<'_, '_> {
             self.fail(XlateError::TooMuchWork, &format!("over {MAX_PRODUCED} datapath actions"));
         }
         self.error.is_none()
+    }
+
+    /// Counts what conjunctive matches have taken, in rules that were looked at. Where it was too much for one look-up, nothing was
+    /// found, and the translation fails.
+    pub(super) fn charge_conjunctions(&mut self, effort: usize) {
+        let too_much = effort > search::MAX_EFFORT;
+        self.charge(if too_much { MAX_WORK + 1 } else { effort / LOOKED_AT });
     }
 
     /// Counts the header changes that were appended at `before`.

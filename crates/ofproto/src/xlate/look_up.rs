@@ -40,20 +40,21 @@ impl<'a> LookUp<'a> {
     }
 
     /// The rule for a key among `rules`: those of a table, or the hidden ones, which have no place among the tables. Bits that the answer
-    /// depends on are added to `wc` by a classifier.
+    /// depends on are added to `wc` by a classifier, and what conjunctive matches take to `effort`
+    /// ([`lookup_counted`](Classifier::lookup_counted)).
     #[inline]
     pub fn find<'r>(
         &mut self,
         place: Option<TablePlace>,
         rules: &'r Classifier<Rule>,
         key: &Key,
-        wc: &mut Mask,
+        (wc, effort): (&mut Mask, &mut usize),
     ) -> Option<&'r Arc<Rule>>
     where
         'a: 'r,
     {
         match (self, place) {
-            (LookUp::Shadow(shadow), Some(place)) => shadow.lookup(place, rules, key, wc),
+            (LookUp::Shadow(shadow), Some(place)) => shadow.lookup(place, rules, key, (wc, effort)),
             (LookUp::Scan { left, is_ambiguous }, _) if rules.len() <= *left => {
                 *left -= rules.len();
                 let (rule, is_alone) = scan(rules, key)?;
@@ -61,9 +62,9 @@ impl<'a> LookUp<'a> {
                     return Some(rule);
                 }
                 *is_ambiguous = true;
-                rules.lookup(key, wc)
+                rules.lookup_counted(key, wc, effort)
             }
-            _ => rules.lookup(key, wc),
+            _ => rules.lookup_counted(key, wc, effort),
         }
     }
 

@@ -133,10 +133,15 @@ impl<'a> Ctx<'a, '_> {
         }
         let place = (bridge.id, self.table);
         let hidden_rules = bridge.hidden.rules().filter(|_| self.table == 0);
-        let hidden = hidden_rules.and_then(|rules| self.look_up.find(None, rules, &self.flow, &mut self.wc));
-        let rule = hidden.or_else(|| self.look_up.find(Some(place), &table.rules, &self.flow, &mut self.wc));
+        let mut effort = 0;
+        let mut find = |place, rules| self.look_up.find(place, rules, &self.flow, (&mut self.wc, &mut effort));
+        let hidden = hidden_rules.and_then(|rules| find(None, rules));
+        let rule = hidden.or_else(|| find(Some(place), &table.rules));
         if self.sink.as_ref().is_some_and(|sink| sink.wants_neighbours()) {
             self.next_rule = rule.and_then(|rule| self.rule_without(rule, hidden.is_some()));
+        }
+        if effort > 0 {
+            self.charge_conjunctions(effort);
         }
         let overwritten = self.overwritten();
         if self.copies.are_looked_at(&self.wc) {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use hashbrown::{HashMap, HashSet};
 use packet::{Field, Key, Mask};
 
 use super::{Classified, Classifier, Conjunction, Pattern, Prefixes, Row, Subtable, ethertype};
@@ -46,6 +47,9 @@ pub struct Search<'a, R, E> {
     pub beside: Option<&'a Classifier<R>>,
 }
 
+/// Most effort on the conjunctive matches of one search. Beyond it, nothing is found.
+pub const MAX_EFFORT: usize = 1 << 18;
+
 /// What a search has found so far.
 struct Candidates<'a, R> {
     /// The best ordinary rule.
@@ -84,7 +88,12 @@ impl<'a, R: Classified> Search<'a, R, One<'a, R>> {
 impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
     /// See [`Classifier::lookup`].
     pub fn lookup(&self, key: &Key, wc: &mut Mask) -> Option<&'a Arc<R>> {
-        self.search(key, wc, true)
+        self.search(key, wc, Some(&mut 0))
+    }
+
+    /// See [`Classifier::lookup_counted`].
+    pub fn lookup_counted(&self, key: &Key, wc: &mut Mask, effort: &mut usize) -> Option<&'a Arc<R>> {
+        self.search(key, wc, Some(effort))
     }
 
     /// See [`Classifier::find`].
@@ -112,7 +121,9 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
         })
     }
 
-    fn search(&self, key: &Key, wc: &mut Mask, conjunctive: bool) -> Option<&'a Arc<R>> {
+    /// `effort` counts what conjunctive matches take. Without it, there are none.
+    fn search(&self, key: &Key, wc: &mut Mask, effort: Option<&mut usize>) -> Option<&'a Arc<R>> {
+        let conjunctive = effort.is_some();
         let mut found = Candidates { best: None, soft: Vec::new() };
         let mut prefixes = prefixes(self.rules, key);
         match self.beside {
@@ -142,7 +153,10 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
             }
         }
         let Candidates { best, soft } = found;
-        if soft.is_empty() { best } else { self.resolve(key, wc, best, soft) }
+        match effort {
+            Some(effort) if !soft.is_empty() => self.resolve(key, wc, best, soft, effort),
+            _ => best,
+        }
     }
 
     /// Looks for the best rule of a subtable. False where neither it nor those after it can have a better one.
@@ -185,16 +199,28 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
         wc: &mut Mask,
         mut best: Option<&'a Arc<R>>,
         mut soft: Vec<Part<'a, R>>,
+        effort: &mut usize,
     ) -> Option<&'a Arc<R>> {
+        let limit = effort.saturating_add(MAX_EFFORT);
+        // A search goes through the subtables.
+        let subtables = self.rules.by_mask.len() + self.beside.map_or(0, |beside| beside.by_mask.len());
         let at = |&(row, n): &Part<'a, R>| row.rules().get(n);
         loop {
             soft.retain(|part| at(part).is_some_and(|rule| best.is_none_or(|best| rule.priority() > best.priority())));
             let Some(top) = soft.iter().filter_map(at).map(|rule| rule.priority()).max() else { return best };
             let parts: Vec<_> = soft.iter().filter_map(at).filter(|rule| rule.priority() == top).collect();
+            *effort += soft.len() + parts.iter().map(|rule| rule.conjunctions().len()).sum::<usize>();
+            if *effort > limit {
+                return None;
+            }
             for id in complete_conjunctions(parts.iter().flat_map(|rule| rule.conjunctions())) {
+                *effort += 1 + subtables / 4;
+                if *effort > limit {
+                    return None;
+                }
                 let mut key = key.clone();
                 key.set(Field::ConjId, id.into());
-                if let Some(rule) = self.search(&key, wc, false) {
+                if let Some(rule) = self.search(&key, wc, None) {
                     return Some(rule);
                 }
             }
@@ -215,15 +241,13 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
 /// The ids of the conjunctions of which every dimension is present, in the order in which they became
 /// complete.
 fn complete_conjunctions<'a>(parts: impl Iterator<Item = &'a Conjunction>) -> Vec<u32> {
-    let (mut seen, mut complete): (Vec<(u32, u8, u64)>, Vec<u32>) = Default::default();
+    // A rule can be part of thousands.
+    let mut seen: HashMap<(u32, u8), u64, foldhash::fast::RandomState> = HashMap::default();
+    let (mut complete, mut known): (Vec<u32>, HashSet<u32, foldhash::fast::RandomState>) = Default::default();
     for part in parts {
-        let bit = 1u64 << (part.clause & 63);
-        let at = seen.iter().position(|(id, n, _)| (*id, *n) == (part.id, part.n_clauses)).unwrap_or_else(|| {
-            seen.push((part.id, part.n_clauses, 0));
-            seen.len() - 1
-        });
-        seen[at].2 |= bit;
-        if seen[at].2.count_ones() == u32::from(part.n_clauses) && !complete.contains(&part.id) {
+        let clauses = seen.entry((part.id, part.n_clauses)).or_insert(0);
+        *clauses |= 1u64 << (part.clause & 63);
+        if clauses.count_ones() == u32::from(part.n_clauses) && known.insert(part.id) {
             complete.push(part.id);
         }
     }
