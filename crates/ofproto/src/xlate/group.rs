@@ -78,7 +78,8 @@ impl<'a> Ctx<'a, '_> {
 
     /// Executes a bucket on a copy of the packet.
     fn bucket(&mut self, bucket: &Bucket) {
-        if !self.charge(limits::size(&bucket.actions)) {
+        // An empty one has its copy, too.
+        if !self.charge(limits::BUCKET + limits::size(&bucket.actions)) {
             return;
         }
         let (flow, was_mpls) = (Box::new(self.flow.clone()), self.was_mpls);

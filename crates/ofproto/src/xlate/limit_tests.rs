@@ -203,3 +203,15 @@ fn a_look_up_among_many_conjunctions_is_work() {
     assert_eq!(receive(flows(20), Vec::new()), Outcome { sent: vec![2], drops: vec![], actions: 1 });
     assert_eq!(receive(flows(3000), Vec::new()), dropped(&[DropReason::TooMuchWork]));
 }
+
+#[test]
+fn empty_buckets_cost_nothing_and_took_seconds() {
+    let none = |id| Bucket { id, weight: 0, watch_port: OfPort::ANY, watch_group: GroupId::ANY, actions: Vec::new() };
+    let spec =
+        |n| GroupSpec { kind: GroupType::All, buckets: (0..n).map(none).collect(), selection: Selection::default() };
+    let through = |times: usize, buckets| {
+        receive(vec![format!("actions={}output:2", "group:1,".repeat(times))], vec![(1, spec(buckets))])
+    };
+    assert_eq!(through(10, 1000), Outcome { sent: vec![2], drops: vec![], actions: 1 });
+    assert_eq!(through(1000, 1000), dropped(&[DropReason::TooMuchWork]));
+}

@@ -37,9 +37,10 @@ const MAX_WORK: usize = 1 << 18;
 /// Datapath actions in all.
 const MAX_PRODUCED: usize = 4 * MAX_ACTIONS;
 
-/// What a learnt flow, a rewrite for the datapath, and state that waits for a packet cost, for the memory that they
+/// What a learnt flow, a rewrite for the datapath, state that waits for a packet, and a bucket cost, for the memory that they
 /// take.
 pub(super) const LEARN: usize = 32;
+pub(super) const BUCKET: usize = 4;
 pub(super) const REWRITE: usize = 8;
 pub(super) const STATE: usize = 16;
 
