@@ -18,6 +18,11 @@ const MAX_ACTIONS: usize = 1 << 18;
 /// which is some tens of milliseconds, and what the last one takes.
 const MAX_WORK: usize = 1 << 18;
 
+/// Most effort on messages that cost more than others of their length, in rules that are looked at: those that are about all flows with
+/// some match, that look for overlapping flows, or that change some buckets of a large group. Nobody else can change the tables
+/// meanwhile. It takes a few seconds, about as long as the largest bundle of other messages.
+const MAX_EFFORT: usize = 1 << 26;
+
 /// A message that can be in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bundled {
@@ -87,7 +92,7 @@ impl Bridge {
                 Bundled::Packet(_) => Ok(()),
             };
             changes = transaction.suspend();
-            applied
+            applied.and(if changes.effort > MAX_EFFORT { Err(OfError::OFPBFC_MSG_TOO_MANY) } else { Ok(()) })
         };
         let mut outcome = Ok(());
         for (i, message) in messages.iter().enumerate() {

@@ -25,6 +25,9 @@ use crate::switch::Switch;
 use crate::table::{Pattern, Rule, RuleInstructions, RuleStats, Within};
 use crate::xlate::LearntFlow;
 
+/// What it costs to modify a rule, which stays in memory until the transaction ends, in rules that are looked at.
+const MODIFICATION: usize = 32;
+
 impl Bridge {
     /// Changes the flow tables. Packets may see the old flows until a [`barrier`](Bridge::barrier).
     /// A buffer id is ignored: Weir buffers no packets.
@@ -244,6 +247,7 @@ fn loose(transaction: &mut Transaction, table: Option<TableId>, change: &FlowMod
     for table in tables.iter_mut().filter(|table| !table.rules.is_empty()) {
         let (wanted, may_be) = (Cookie(cookie.value), table.rules.len_within(&within));
         let of_cookie = if cookie.mask == u64::MAX { table.count_of(wanted) as usize } else { usize::MAX };
+        transaction.effort += may_be.min(of_cookie);
         if of_cookie < may_be {
             let rules = table.rules_of(wanted);
             found.extend(rules.into_iter().filter(|rule| within.contains(&rule.pattern)));
@@ -276,6 +280,9 @@ fn add(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
     let pattern = table.rules.pattern(&change.matching.key, &change.matching.mask);
     let old = table.rules.find(&pattern, change.priority).cloned();
     if old.is_none() {
+        if change.flags.contains(FlowModFlags::CHECK_OVERLAP) {
+            transaction.effort += table.rules.len_to_compare(&change.matching.mask, change.priority);
+        }
         if change.flags.contains(FlowModFlags::CHECK_OVERLAP)
             && table.rules.overlaps(&change.matching.key, &change.matching.mask, change.priority)
         {
@@ -343,6 +350,7 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
         return if modify_adds(change) { add(transaction, change) } else { Ok(()) };
     }
     let instructions = transaction.bridge.instructions.share(&change.instructions);
+    transaction.effort += MODIFICATION * found.len();
     for rule in found {
         let mut new = modified_rule(change, &rule, instructions.clone(), now);
         if change.flags.contains(FlowModFlags::RESET_COUNTS) {

@@ -18,6 +18,9 @@ use crate::model::users::Used;
 /// OFPGFC_*: weights, liveness and chaining.
 const CAPABILITIES: u32 = 0b111;
 
+/// What it costs to keep a bucket while others of its group come and go, in rules that are looked at.
+const BUCKET: usize = 8;
+
 impl Bridge {
     /// Changes the groups. Packets may see the old ones until a [`barrier`](Bridge::barrier).
     pub fn group_mod(&self, change: &GroupMod) -> Result<(), OfError> {
@@ -121,6 +124,7 @@ fn put(transaction: &mut Transaction, id: GroupId, spec: GroupSpec) {
 
 /// Replaces the buckets of a group. Those that stay keep their counters.
 fn replace_buckets(transaction: &mut Transaction, old: &Group, spec: GroupSpec) {
+    transaction.effort += BUCKET * spec.buckets.len();
     let mut new = Group::new(old.id, spec, old.created);
     new.stats = old.stats.clone();
     let kept: HashMap<u32, _> = old.spec.buckets.iter().map(|bucket| bucket.id).zip(&old.buckets).collect();

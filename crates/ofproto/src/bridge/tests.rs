@@ -181,6 +181,49 @@ fn a_bundle_has_a_bounded_number_of_packets() {
 }
 
 #[test]
+fn messages_of_a_bundle_that_cost_more_than_others_are_counted() {
+    let bridge = bridge();
+    for port in 0..500 {
+        let cookie = Some(Cookie((port / 100).into()));
+        bridge.flow_mod(&FlowMod { new_cookie: cookie, ..add(port, output(1)) }).unwrap();
+    }
+    bridge.group_mod(&group(GroupCommand::Add, 1, &(0..50).collect::<Vec<_>>())).unwrap();
+    let effort = |message: &Bundled| {
+        let mut forwarding = bridge.switch.forwarding.write();
+        let mut transaction = Transaction::new(forwarding.bridges.get_mut(&bridge.id).unwrap(), 9, Time(2));
+        match message {
+            Bundled::Flow(change) => super::flows::apply(&mut transaction, change).unwrap(),
+            Bundled::Group(change) => super::groups::apply(&mut transaction, change).unwrap(),
+            other => panic!("{other:?}"),
+        }
+        let effort = transaction.effort;
+        transaction.rollback();
+        effort
+    };
+    let all = |command| FlowMod::new(command, Match::any(), Instructions::apply(output(2)));
+    let with = |mask| FlowMod { cookie: openflow::CookieFilter { value: 3, mask }, ..all(FlowModCommand::Delete) };
+    let wide = FlowMod { flags: FlowModFlags::CHECK_OVERLAP, priority: 7, ..all(FlowModCommand::Add) };
+    let priority = add(1, vec![]).priority;
+    for (change, expected) in [
+        (all(FlowModCommand::Delete), 500),
+        (with(0xff), 500),
+        (with(u64::MAX), 100),
+        (all(FlowModCommand::Modify), 500 + 32 * 500),
+        (wide.clone(), 0),
+        (FlowMod { flags: FlowModFlags::CHECK_OVERLAP, ..add(900, vec![]) }, 0),
+        (add(1, output(3)), 0),
+        (flow(FlowModCommand::DeleteStrict, 1, vec![]), 0),
+    ] {
+        assert_eq!(effort(&Bundled::Flow(Box::new(change.clone()))), expected, "{change:?}");
+    }
+    let overlapping = Bundled::Flow(Box::new(FlowMod { priority, ..wide }));
+    assert_eq!(commit(&bridge, &[overlapping]), Err((0, OfError::OFPFMFC_OVERLAP)));
+    let insert = GroupMod { command_bucket: bucket_id::LAST, ..group(GroupCommand::InsertBucket, 1, &[99]) };
+    assert_eq!(effort(&Bundled::Group(Box::new(insert))), 8 * 51);
+    assert_eq!(effort(&Bundled::Group(Box::new(group(GroupCommand::Modify, 1, &[1])))), 0);
+}
+
+#[test]
 fn a_modify_that_is_undone_leaves_the_counters() {
     let bridge = bridge();
     bridge.flow_mod(&add(1, output(11))).unwrap();

@@ -25,6 +25,8 @@ pub(crate) struct Transaction<'a> {
     affects_flows: bool,
     /// Whether every datapath flow has to be looked at.
     pub affects_everything: bool,
+    /// What messages were so far that cost more than others of their length: in rules that were looked at.
+    pub effort: usize,
     rule_changes: Vec<RuleChange>,
     /// Each group that has changed, as it was before the transaction. What it was in between is not kept: a bundle can change a
     /// large group many times.
@@ -36,6 +38,8 @@ pub(crate) struct Transaction<'a> {
 pub(crate) struct Changes {
     affects_flows: bool,
     affects_everything: bool,
+    /// See [`Transaction::effort`].
+    pub effort: usize,
     rule_changes: Vec<RuleChange>,
     group_changes: HashMap<GroupId, Option<Arc<Group>>>,
 }
@@ -43,14 +47,14 @@ pub(crate) struct Changes {
 impl<'a> Transaction<'a> {
     /// Goes on with a transaction of the same bridge and generation.
     pub fn resume(bridge: &'a mut BridgeState, generation: u64, now: Time, changes: Changes) -> Transaction<'a> {
-        let Changes { affects_flows, affects_everything, rule_changes, group_changes } = changes;
-        Transaction { bridge, generation, now, affects_flows, affects_everything, rule_changes, group_changes }
+        let Changes { affects_flows, affects_everything, effort, rule_changes, group_changes } = changes;
+        Transaction { bridge, generation, now, affects_flows, affects_everything, effort, rule_changes, group_changes }
     }
 
     /// Leaves the bridge to others for a while, who see the changes.
     pub fn suspend(self) -> Changes {
-        let Transaction { affects_flows, affects_everything, rule_changes, group_changes, .. } = self;
-        Changes { affects_flows, affects_everything, rule_changes, group_changes }
+        let Transaction { affects_flows, affects_everything, effort, rule_changes, group_changes, .. } = self;
+        Changes { affects_flows, affects_everything, effort, rule_changes, group_changes }
     }
 
     pub fn new(bridge: &'a mut BridgeState, generation: u64, now: Time) -> Transaction<'a> {
