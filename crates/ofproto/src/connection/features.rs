@@ -1,11 +1,15 @@
 //! What the tables can do (OFPMP_TABLE_FEATURES).
 
 use openflow::stats::{TableAbilities, TableFeatures, TableFeaturesSet};
-use openflow::{TableId, TableMiss, TunField, Version, tun_metadata};
+use openflow::{MultipartReply, TableId, TableMiss, TunField, Version, tun_metadata};
 use packet::flow::field::{FIELDS, FieldInfo, Maskable, Oxm};
 
+use super::reply::{Pieces, Step};
 use crate::bridge::Bridge;
 use crate::model::config::N_TABLES;
+
+/// Tables of a piece.
+const PIECE: usize = 8;
 
 /// OFPIT_*: goto-table, write-metadata, write-, apply- and clear-actions, meter (numbers 1 to 6).
 const INSTRUCTIONS: u32 = 0b111_1110;
@@ -68,16 +72,17 @@ fn number(info: &FieldInfo, version: Version) -> Option<Oxm> {
     if version >= Version::V1_5 { number.map(Oxm::since_1_5) } else { number }
 }
 
-/// All tables, which are alike but for the tables that come after.
-pub(super) fn tables(bridge: &Bridge, version: Version) -> Vec<TableFeatures> {
+/// All tables, which are alike but for the tables that come after. What there is to say of them takes a message for a dozen, so they
+/// come in pieces.
+pub(super) fn tables(bridge: &Bridge, version: Version) -> Pieces {
     let number = |info: &FieldInfo| number(info, version);
     let tun = || (0..tun_metadata::FIELDS).filter_map(TunField::new).map(TunField::oxm);
     let settable: Vec<Oxm> = FIELDS.iter().filter(|f| f.writable).filter_map(number).chain(tun()).collect();
     let matches = FIELDS.iter().filter_map(|f| Some((number(f)?, f.maskable == Maskable::Bitwise)));
     let matches: Vec<_> = matches.chain(tun().map(|number| (number, true))).collect();
     let wildcards: Vec<Oxm> = FIELDS.iter().filter_map(number).chain(tun()).collect();
-    let stats = bridge.table_stats();
-    let one = |stats: openflow::stats::TableStats| {
+    let mut stats = bridge.table_stats().into_iter();
+    let one = move |stats: openflow::stats::TableStats| {
         let next = stats.table.0 + 1..N_TABLES;
         TableFeatures {
             table: stats.table,
@@ -99,5 +104,12 @@ pub(super) fn tables(bridge: &Bridge, version: Version) -> Vec<TableFeatures> {
             wildcards: wildcards.clone(),
         }
     };
-    stats.into_iter().map(one).collect()
+    let mut ended = false;
+    Box::new(move || {
+        if std::mem::replace(&mut ended, stats.len() <= PIECE) {
+            return None;
+        }
+        let piece = stats.by_ref().take(PIECE).map(&one).collect();
+        Some(Step::Piece(MultipartReply::TableFeatures(piece), !ended))
+    })
 }

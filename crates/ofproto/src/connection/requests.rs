@@ -235,7 +235,7 @@ impl Session {
             Ask::TableDesc => whole(Answer::TableDesc(bridge.table_descs())),
             Ask::TableFeatures(wanted) => {
                 self.change_tables(&wanted)?;
-                whole(Answer::TableFeatures(features::tables(&bridge, version)))
+                features::tables(&bridge, version)
             }
             // One.
             Ask::Desc => whole(Answer::Desc(Box::new(self.settings.desc.clone()))),

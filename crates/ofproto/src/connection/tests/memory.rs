@@ -224,6 +224,14 @@ fn what_waits_is_not_moved_for_each_byte_that_goes_or_comes() {
     }
 }
 
+/// Takes a long answer to its end.
+fn take_all(s: &mut Session) {
+    while s.has_work() {
+        s.poll(START);
+        s.sent(usize::MAX);
+    }
+}
+
 #[test]
 fn half_a_request_about_tables_keeps_only_names() {
     let bridge = bridge();
@@ -235,6 +243,7 @@ fn half_a_request_about_tables_keeps_only_names() {
     else {
         panic!()
     };
+    take_all(s);
     let mut named = all[0].clone();
     named.name = "first".into();
     let part = |table| Body::MultipartRequest { more: true, request: MultipartRequest::TableFeatures(vec![table]) };
@@ -243,6 +252,7 @@ fn half_a_request_about_tables_keeps_only_names() {
     assert!(kept[0].matches.is_empty() && kept[0].wildcards.is_empty() && kept[0].normal.next_tables.is_empty());
     let rest = MultipartRequest::TableFeatures(vec![all[1].clone()]);
     tell(s, Body::MultipartRequest { more: false, request: rest });
+    take_all(s);
     assert_eq!(bridge.table_stats()[0].name, "first");
     // No more pieces than tables can be told of.
     (0..255).for_each(|_| assert_eq!(tell(s, part(all[2].clone())), []));
