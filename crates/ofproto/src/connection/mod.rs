@@ -82,6 +82,10 @@ const STEPS: usize = 8;
 /// Most messages that one call handles, for the same reason: a peer can send thousands at once.
 const MESSAGES: usize = 64;
 
+/// How long one call handles messages and makes answers, after which it ends with what it is at: a packet that is sent through all
+/// tables, or a change of thousands of flows, takes as long as thousands of other messages.
+const TURN: Duration = Duration::from_millis(1);
+
 /// Bytes of a packet that misses which a controller gets, unless it says otherwise.
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
 
@@ -449,9 +453,10 @@ impl Session {
     /// life: a peer that sends a byte now and then is silent.
     fn process(&mut self, now: Time) {
         let (mut steps, mut messages) = (STEPS, MESSAGES);
+        let began = self.bridge.now();
         self.pass_barrier();
-        self.go_on(&mut steps);
-        while messages > 0 && self.can_handle() {
+        self.go_on(&mut steps, began);
+        while messages > 0 && self.can_handle() && self.has_time(began) {
             let len = match codec::frame_len(&self.input) {
                 Err(e) => {
                     self.closed = Some(e.into());
@@ -477,7 +482,7 @@ impl Session {
                 // What a request has changed is told before the answer to a later one.
                 self.send_events(now);
             }
-            self.go_on(&mut steps);
+            self.go_on(&mut steps, began);
         }
         if self.input.is_empty() {
             self.input = BytesMut::new();
@@ -506,15 +511,21 @@ impl Session {
         more
     }
 
-    /// Goes on with a delete or an answer that is not complete, as long as there is room for it and steps are left.
-    fn go_on(&mut self, steps: &mut usize) {
-        while *steps > 0 && self.deletion.is_some() {
+    /// Whether a call that began then may go on.
+    fn has_time(&self, began: Time) -> bool {
+        self.bridge.now().since(began) < TURN
+    }
+
+    /// Goes on with a delete or an answer that is not complete, as long as there is room for it, and steps and time are left.
+    fn go_on(&mut self, steps: &mut usize, began: Time) {
+        while *steps > 0 && self.deletion.is_some() && self.has_time(began) {
             // A piece of a delete takes longer than one of an answer.
             *steps = steps.saturating_sub(STEPS / 2);
             self.delete_more();
         }
         while self.can_answer()
             && *steps > 0
+            && self.has_time(began)
             && let Some(mut reply) = self.reply.take()
         {
             *steps -= 1;

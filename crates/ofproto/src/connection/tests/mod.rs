@@ -222,6 +222,33 @@ fn every_table_tells_its_features() {
     assert_eq!(tables, (0..254).collect::<Vec<_>>());
 }
 
+/// A clock that goes on whenever it is looked at.
+struct TickingClock(AtomicU64);
+
+impl Clock for TickingClock {
+    fn now(&self) -> Time {
+        Time(self.0.fetch_add(100_000, Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn messages_that_take_long_held_others_up_as_often_as_short_ones() {
+    let switch = Switch::new(SwitchSettings::default(), Arc::new(TickingClock(AtomicU64::new(1))));
+    let bridge = switch.add_bridge(BridgeConfig::new("br0", 0x1234)).unwrap();
+    let s = &mut session(&bridge, ConnectionKind::Service, Version::V1_3);
+    let ask =
+        encode(&Message::new(Version::V1_3, 77, Body::EchoRequest(Vec::new())), DecodeOptions::default()).unwrap();
+    // Each look at the clock stands for a tenth of a millisecond.
+    s.receive(&ask.repeat(MESSAGES), START);
+    let mut turns = vec![heard(s).len()];
+    while s.has_work() {
+        s.poll(START);
+        turns.push(heard(s).len());
+    }
+    assert!(turns.iter().all(|answers| (1..12).contains(answers)), "{turns:?}");
+    assert_eq!(turns.iter().sum::<usize>(), MESSAGES);
+}
+
 #[test]
 fn flows_come_and_go() {
     let bridge = bridge();
