@@ -96,6 +96,9 @@ impl Default for SwitchSettings {
 /// Bytes that the bundles of all connections can hold together.
 const MAX_BUNDLE_BYTES: usize = 256 << 20;
 
+/// Flow monitors of all connections together. Each change of a flow looks at all those of its bridge, with the tables locked.
+pub(crate) const MAX_FLOW_MONITORS: usize = 1024;
+
 type Subscription = (BridgeId, Arc<dyn Subscriber>);
 
 /// A rule that was removed.
@@ -177,6 +180,8 @@ pub struct Switch {
     pub(crate) control: Control,
     /// What the bundles of all connections may hold.
     pub(crate) bundles: Arc<Budget>,
+    /// How many flow monitors all connections may have.
+    pub(crate) flow_monitors: Arc<Budget>,
     /// What is kept of events and answers for all connections.
     pub(crate) events: Arc<EventMemory>,
     pub(crate) subscribers: RwLock<BTreeMap<SubscriptionId, Subscription>>,
@@ -235,6 +240,7 @@ impl Switch {
             mac_dependents: Arc::default(),
             control: Control::default(),
             bundles: Budget::new(MAX_BUNDLE_BYTES),
+            flow_monitors: Budget::new(MAX_FLOW_MONITORS),
             events: EventMemory::new(settings.controller_memory),
             subscribers: RwLock::default(),
             removed: Mutex::default(),

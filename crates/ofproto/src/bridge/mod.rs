@@ -310,6 +310,11 @@ impl Bridge {
         self.switch.bundles.charge()
     }
 
+    /// A connection's part of the flow monitors that there can be.
+    pub(crate) fn flow_monitors(&self) -> Charge {
+        self.switch.flow_monitors.charge()
+    }
+
     /// What is kept of events and answers for all connections.
     pub(crate) fn event_memory(&self) -> Arc<EventMemory> {
         self.switch.events.clone()

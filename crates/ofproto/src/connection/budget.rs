@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A number of bytes, shared by everyone who holds a [`Charge`] on it.
+/// A number of bytes, or of what else is counted, shared by everyone who holds a [`Charge`] on it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: usize,

@@ -20,11 +20,12 @@ use openflow::{
 };
 use tunnel::fields::FieldTable;
 
+use super::budget::Charge;
 use crate::bridge::Filter;
 use crate::model::flow_changes::{FlowChanges, RuleChange};
 use crate::table::{Rule, Within};
 
-/// Most monitors of a connection. Each change looks at all of them.
+/// Most monitors of a connection. Each change looks at all of them, and so all connections together have a limit of their own.
 const MAX_MONITORS: usize = 256;
 
 /// Bytes of updates that wait before the monitors pause.
@@ -147,9 +148,10 @@ struct Pause {
 }
 
 /// See the [module](self).
-#[derive(Default)]
 pub(super) struct FlowMonitors {
     monitors: BTreeMap<u32, Monitor>,
+    /// As many of those that all connections may have.
+    share: Charge,
     version: Option<Version>,
     notes: VecDeque<Notes>,
     /// Messages, each with its number among the events.
@@ -164,6 +166,21 @@ pub(super) struct FlowMonitors {
 }
 
 impl FlowMonitors {
+    /// None yet.
+    pub fn new(share: Charge) -> FlowMonitors {
+        FlowMonitors {
+            monitors: BTreeMap::new(),
+            share,
+            version: None,
+            notes: VecDeque::new(),
+            queue: VecDeque::new(),
+            queued: 0,
+            handed_over: 0,
+            pause: None,
+            tlv: Arc::default(),
+        }
+    }
+
     /// Adds, replaces and removes monitors as these requests say, all or none.
     pub fn change(&mut self, version: Version, requests: &[FlowMonitorRequest]) -> Result<(), OfError> {
         let mut monitors = self.monitors.clone();
@@ -181,6 +198,10 @@ impl FlowMonitors {
                 FlowMonitorCommand::Delete => drop(monitors.remove(&request.id)),
             }
         }
+        if !self.share.grow(monitors.len().saturating_sub(self.monitors.len())) {
+            return Err(OfError::OFPBRC_EPERM);
+        }
+        self.share.shrink(self.monitors.len().saturating_sub(monitors.len()));
         (self.monitors, self.version) = (monitors, Some(version));
         if self.monitors.is_empty()
             && let Some(pause) = &mut self.pause
@@ -198,7 +219,9 @@ impl FlowMonitors {
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        *self = FlowMonitors::default();
+        self.share.shrink(self.monitors.len());
+        (self.monitors, self.notes, self.queue) = Default::default();
+        (self.queued, self.handed_over, self.pause) = Default::default();
     }
 
     /// Bytes that are kept.

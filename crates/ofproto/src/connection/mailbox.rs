@@ -109,16 +109,16 @@ impl Mailbox {
     /// An empty one. `limit`, and how many packet-ins wait at most, are for each of the two kinds of packet-ins.
     pub fn new(
         memory: Arc<EventMemory>,
-        roles: Arc<Roles>,
-        member: Member,
+        (roles, member): (Arc<Roles>, Member),
         interest: Interest,
+        monitors: FlowMonitors,
         (limit, most): (Option<PacketInLimit>, usize),
     ) -> Arc<Mailbox> {
         let queue = EventQueue {
             interest,
             packet_ins: [PacketIns::new(limit, most), PacketIns::new(limit, most)],
             others: VecDeque::new(),
-            monitors: FlowMonitors::default(),
+            monitors,
             forwarded: 0,
             next_number: 0,
             dropped: Dropped::default(),

@@ -60,6 +60,7 @@ use crate::bridge::{Bridge, Deletion};
 use crate::events::{ForwardedRequest, SubscriptionId};
 use bundles::Bundles;
 use flow_mod_count::FlowModCount;
+use flow_monitors::FlowMonitors;
 use mailbox::{Event, Interest, Mailbox};
 use reply::{Reply, Step};
 use roles::Member;
@@ -234,7 +235,8 @@ impl Session {
         };
         let memory = bridge.event_memory();
         let waiting = (settings.packet_in_limit, settings.packet_in_queue);
-        let mailbox = Mailbox::new(memory, roles.clone(), member, interest, waiting);
+        let monitors = FlowMonitors::new(bridge.flow_monitors());
+        let mailbox = Mailbox::new(memory, (roles.clone(), member), interest, monitors, waiting);
         let subscription = bridge.subscribe(mailbox.clone());
         // OVS: a controller starts with 128, a service connection with zero, which keeps it quiet.
         let miss_send_len = if settings.kind == ConnectionKind::Controller { DEFAULT_MISS_SEND_LEN } else { 0 };

@@ -191,6 +191,14 @@ fn requests_that_cannot_be_met_change_nothing() {
     let many = |range: std::ops::Range<u32>| range.map(|id| request(id, Add)).collect::<Vec<_>>();
     answer(&mut s, many(0..256));
     assert_eq!(refused(&mut s, many(256..257)), OfError::OFPBRC_EPERM);
+    // Each change looks at those of all connections.
+    let mut others: Vec<_> = (0..3).map(|_| session(&bridge, ConnectionKind::Service, Version::V1_4)).collect();
+    others.iter_mut().for_each(|other| drop(answer(other, many(0..256))));
+    let mut last = session(&bridge, ConnectionKind::Service, Version::V1_4);
+    assert_eq!(refused(&mut last, many(0..1)), OfError::OFPBRC_EPERM);
+    others.pop();
+    answer(&mut last, many(0..256));
+    drop((others, last));
     answer(&mut s, vec![request(7, Modify)]);
     answer(&mut s, (0..255).map(|id| request(id, Delete)).collect());
     assert_eq!(watchers(), 1);
