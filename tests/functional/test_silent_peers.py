@@ -84,6 +84,37 @@ def test_clients_of_the_control_socket(ovs, crowd, what):  # noqa: F811
         assert not any(map(closed, peers[-20:])), "the oldest make room"
 
 
+def test_clients_of_the_control_socket_that_always_ask_for_more(ovs):  # noqa: F811
+    """They read all that they get, and have the next request there before. Whoever comes gets a turn."""
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    address, done = str(ovs.dir / f"ovs-vswitchd.{ovs.pid()}.ctl"), threading.Event()
+
+    def greedy():
+        while not done.is_set():
+            try:
+                with connect(address) as peer:
+                    peer.sendall(APPCTL * 50)
+                    while not done.is_set() and peer.recv(1 << 16):
+                        peer.setblocking(False)
+                        say(peer, APPCTL * 10)
+                        peer.settimeout(20)
+            except OSError:
+                pass
+
+    # More than the control socket takes.
+    threads = [threading.Thread(target=greedy) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            assert "3.1.0" in ovs.appctl("version", timeout=30)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 @pytest.mark.parametrize("what", [b"", HELLO[:5], HELLO, HELLO + ECHO[:5], HELLO + DESC * 2000],
                          ids=["nothing", "half a hello", "hello", "half a request", "requests, and does not read"])
 @pytest.mark.parametrize("kind", ["mgmt", "punix", "ptcp"])

@@ -8,10 +8,13 @@
 //!    connections does not displace the others, and a few that come at once do not displace each other;
 //! 3. of those whose requests are all answered, the one that has been silent for longest;
 //! 4. the oldest of those that have not sent a message yet;
-//! 5. of those that have read nothing of their answers for a second, the one that stalled first.
+//! 5. of those that have read nothing of their answers for a second, the one that stalled first. If more than half of all
+//!    connections have answers to read, a twentieth of a second is enough: otherwise a thousand peers that do not read
+//!    would be let in a few in a second, and whoever comes behind them would wait.
 //!
 //! A connection is never closed while its request is being worked on, nor while it reads the answer. If all are in
-//! that state, a new connection waits in the socket's queue.
+//! that state, a new connection waits. It gets the place of the next one that has its answer, even if that one has asked
+//! for more already: peers that always ask for more would keep all places otherwise.
 //!
 //! What is kept for all connections together can be limited as well ([`Connections::with_memory`]). Above that limit, the
 //! connection is closed for which something is kept and that has taken or sent nothing for longest.
@@ -29,6 +32,9 @@ use tokio::time::timeout;
 /// A peer that has neither completed a message nor read any of its answer for this long counts as silent.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// The same for a peer that reads nothing, where most have something to read.
+const SILENCE_OF_MANY: Duration = Duration::from_millis(50);
+
 /// The connections to a listener.
 pub struct Connections(Rc<Slots>);
 
@@ -42,6 +48,8 @@ struct Slots {
     events: Cell<u64>,
     /// Notified when a connection has ended, or may be closed from now on.
     changed: Notify,
+    /// A new connection waits for room.
+    is_awaited: Cell<bool>,
 }
 
 struct Peer {
@@ -74,17 +82,25 @@ enum ClosingOrder {
     Stalled(Instant),
 }
 
+/// What more than half of all peers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Most {
+    New,
+    Answered,
+    Various,
+}
+
 impl Activity {
-    /// Where a peer that connected with this event number is in the order; `None`: it is not to be closed. `flood`:
-    /// most connections are new.
-    fn closing_order(self, number: u64, flood: bool, now: Instant) -> Option<ClosingOrder> {
-        let is_recent = |since| now.saturating_duration_since(since) < SILENCE;
+    /// Where a peer that connected with this event number is in the order; `None`: it is not to be closed.
+    fn closing_order(self, number: u64, most: Most, now: Instant) -> Option<ClosingOrder> {
+        let is_within = |since, time| now.saturating_duration_since(since) < time;
+        let silence = if most == Most::Answered { SILENCE_OF_MANY } else { SILENCE };
         match self {
-            Activity::New(since) if !is_recent(since) => Some(ClosingOrder::Silent(number)),
-            Activity::New(_) if flood => Some(ClosingOrder::OfMany(number)),
+            Activity::New(since) if !is_within(since, SILENCE) => Some(ClosingOrder::Silent(number)),
+            Activity::New(_) if most == Most::New => Some(ClosingOrder::OfMany(number)),
             Activity::New(_) => Some(ClosingOrder::New(number)),
             Activity::Idle(event) => Some(ClosingOrder::Idle(event)),
-            Activity::Answered(since) if !is_recent(since) => Some(ClosingOrder::Stalled(since)),
+            Activity::Answered(since) if !is_within(since, silence) => Some(ClosingOrder::Stalled(since)),
             Activity::Answered(_) | Activity::Working => None,
         }
     }
@@ -98,30 +114,29 @@ impl Connections {
 
     /// The same, with a limit of the bytes that are [kept](Slot::keep) for all of them together.
     pub fn with_memory(limit: usize, memory: usize) -> Connections {
-        let (peers, events, changed) = (RefCell::default(), Cell::default(), Notify::new());
-        Connections(Rc::new(Slots { limit, memory, peers, events, changed }))
+        let (peers, events, changed, is_awaited) =
+            (RefCell::default(), Cell::default(), Notify::new(), Cell::default());
+        Connections(Rc::new(Slots { limit, memory, peers, events, changed, is_awaited }))
     }
 
-    /// Waits until another connection can be taken.
-    pub async fn room(&self) {
-        while self.is_full() && self.0.closable(Instant::now()).is_none() {
+    /// A slot for a new connection, when there is room. If all are taken, another connection is told to close.
+    ///
+    /// To be called with a connection that has been accepted: whether there will be room for one that has yet to come, nobody
+    /// can say.
+    pub async fn admit(&self) -> Slot {
+        loop {
+            if let Some(slot) = self.admit_at(Instant::now()) {
+                return slot;
+            }
+            self.0.is_awaited.set(true);
             // No event marks the moment at which a peer has stalled for long enough.
-            let _ = timeout(SILENCE, self.0.changed.notified()).await;
+            let _ = timeout(SILENCE_OF_MANY, self.0.changed.notified()).await;
+            self.0.is_awaited.set(false);
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.0.peers.borrow().len() >= self.0.limit
-    }
-
-    /// A slot for a new connection. If all are taken, another connection is told to close. `None` if there is no
-    /// [`room`](Connections::room).
-    pub fn admit(&self) -> Option<Slot> {
-        self.admit_at(Instant::now())
-    }
-
     fn admit_at(&self, now: Instant) -> Option<Slot> {
-        if self.is_full() {
+        if self.0.is_full() {
             let number = self.0.closable(now)?;
             // It counts as closed from now on: its task ends when it next runs.
             self.0.close(number);
@@ -135,6 +150,10 @@ impl Connections {
 }
 
 impl Slots {
+    fn is_full(&self) -> bool {
+        self.peers.borrow().len() >= self.limit
+    }
+
     fn event(&self) -> u64 {
         self.events.set(self.events.get() + 1);
         self.events.get()
@@ -157,11 +176,21 @@ impl Slots {
     /// The connection to close next.
     fn closable(&self, now: Instant) -> Option<u64> {
         let peers = self.peers.borrow();
-        let is_new = |peer: &&Rc<Peer>| matches!(peer.activity.get(), Activity::New(_));
-        let flood = peers.values().filter(is_new).count() > self.limit / 2;
+        let is_new = |activity: &Activity| matches!(activity, Activity::New(_));
+        let is_answered = |activity: &Activity| matches!(activity, Activity::Answered(_));
+        let are_most = |kind: fn(&Activity) -> bool| {
+            peers.values().filter(|peer| kind(&peer.activity.get())).count() > self.limit / 2
+        };
+        let most = if are_most(is_new) {
+            Most::New
+        } else if are_most(is_answered) {
+            Most::Answered
+        } else {
+            Most::Various
+        };
         let candidates = peers
             .iter()
-            .filter_map(|(&number, peer)| Some((peer.activity.get().closing_order(number, flood, now)?, number)));
+            .filter_map(|(&number, peer)| Some((peer.activity.get().closing_order(number, most, now)?, number)));
         candidates.min().map(|(_, number)| number)
     }
 }
@@ -179,9 +208,18 @@ impl Slot {
         self.peer.closing.notified().await;
     }
 
+    /// Whether the connection is to be closed.
+    pub fn is_lost(&self) -> bool {
+        !self.slots.peers.borrow().contains_key(&self.number)
+    }
+
     /// The peer has sent a message, and has its answer.
     pub fn idle(&self) {
         self.peer.activity.set(Activity::Idle(self.slots.event()));
+        // Until the one that waits is asked, this one may be worked for again.
+        if self.slots.is_full() && self.slots.is_awaited.replace(false) {
+            self.slots.close(self.number);
+        }
         self.slots.changed.notify_one();
     }
 
@@ -225,13 +263,17 @@ mod tests {
     }
 
     fn is_in(slot: &Slot) -> bool {
-        slot.slots.peers.borrow().contains_key(&slot.number)
+        !slot.is_lost()
+    }
+
+    fn admit(connections: &Connections) -> Option<Slot> {
+        connections.admit_at(Instant::now())
     }
 
     #[test]
     fn the_silent_make_room_in_order() {
         let connections = Connections::new(6);
-        let slots: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        let slots: Vec<_> = (0..6).map(|_| admit(&connections).unwrap()).collect();
         slots[4].idle();
         slots[3].idle();
         slots[4].idle();
@@ -258,7 +300,7 @@ mod tests {
     #[test]
     fn a_flood_takes_half_and_a_few_take_turns() {
         let connections = Connections::new(6);
-        let slots: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        let slots: Vec<_> = (0..6).map(|_| admit(&connections).unwrap()).collect();
         slots.iter().for_each(Slot::idle);
         let now = Instant::now();
         let flood: Vec<_> = (0..100).map(|_| connections.admit_at(now).unwrap()).collect();
@@ -268,9 +310,44 @@ mod tests {
     }
 
     #[test]
+    fn many_that_do_not_read_have_little_time() {
+        let connections = Connections::new(6);
+        let slots: Vec<_> = (0..6).map(|_| admit(&connections).unwrap()).collect();
+        slots[..3].iter().for_each(Slot::working);
+        slots[3..].iter().for_each(Slot::answered);
+        let later = Instant::now() + SILENCE_OF_MANY;
+        assert!(connections.admit_at(later).is_none(), "few do not read");
+        slots[0].answered();
+        assert!(connections.admit_at(Instant::now() - SILENCE_OF_MANY).is_none());
+        let new = connections.admit_at(later).unwrap();
+        assert!(is_in(&new));
+        assert_eq!(lost(&slots), [3]);
+    }
+
+    #[test]
+    fn who_always_asks_for_more_gives_way_to_one_that_waits() {
+        let connections = Connections::new(2);
+        let slots: Vec<_> = (0..2).map(|_| admit(&connections).unwrap()).collect();
+        let asks_again = |slot: &Slot| {
+            slot.idle();
+            slot.working();
+        };
+        slots.iter().for_each(asks_again);
+        assert!(lost(&slots).is_empty(), "nobody waits");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let new = runtime.block_on(async {
+            let waits = timeout(Duration::from_secs(10), connections.admit());
+            let (new, ()) = tokio::join!(waits, async { slots.iter().for_each(asks_again) });
+            new.expect("one of them gives way")
+        });
+        assert!(is_in(&new));
+        assert_eq!(lost(&slots), [0], "one is enough");
+    }
+
+    #[test]
     fn who_has_been_deaf_for_longest_makes_room_for_what_is_kept_for_others() {
         let connections = Connections::with_memory(6, 100);
-        let slots: Vec<_> = (0..6).map(|_| connections.admit().unwrap()).collect();
+        let slots: Vec<_> = (0..6).map(|_| admit(&connections).unwrap()).collect();
         slots[1..5].iter().for_each(|slot| slot.keep(25));
         assert!(lost(&slots).is_empty(), "all that there may be");
         // It has taken some of its answer, of which as much is kept as before.
@@ -288,8 +365,8 @@ mod tests {
     #[test]
     fn a_closed_connection_does_not_free_the_slot_of_another() {
         let connections = Connections::new(1);
-        let first = connections.admit().unwrap();
-        let second = connections.admit().unwrap();
+        let first = admit(&connections).unwrap();
+        let second = admit(&connections).unwrap();
         first.idle();
         assert!(!is_in(&first) && is_in(&second));
         drop(first);

@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 
-use crate::connections::Slot;
+use super::peer::Peer;
 use crate::turn;
 use crate::unixctl::Pieces;
 
-/// The body of an answer. When it is dropped, the peer's request is done with.
+/// The body of an answer. When it is dropped, hyper has all of it.
 pub(super) struct Body {
     content: Content,
-    slot: Rc<Slot>,
+    peer: Rc<Peer>,
 }
 
 enum Content {
@@ -26,14 +26,15 @@ enum Content {
 
 impl Body {
     /// A text that is there.
-    pub(super) fn text(text: impl Into<Bytes>, slot: Rc<Slot>) -> Body {
-        slot.answered();
-        Body { content: Content::Whole(Some(text.into())), slot }
+    pub(super) fn text(text: impl Into<Bytes>, peer: Rc<Peer>) -> Body {
+        let text = text.into();
+        peer.answered(text.len());
+        Body { content: Content::Whole(Some(text)), peer }
     }
 
     /// A text that is made as the peer reads it.
-    pub(super) fn pieces(pieces: Pieces, slot: Rc<Slot>) -> Body {
-        Body { content: Content::Pieces(Box::pin(piece(pieces))), slot }
+    pub(super) fn pieces(pieces: Pieces, peer: Rc<Peer>) -> Body {
+        Body { content: Content::Pieces(Box::pin(piece(pieces))), peer }
     }
 }
 
@@ -60,9 +61,13 @@ impl HttpBody for Body {
         let body = self.get_mut();
         let (bytes, rest) = match &mut body.content {
             Content::Whole(text) => (text.take().unwrap_or_default(), None),
-            Content::Pieces(next) => std::task::ready!(next.as_mut().poll(context)),
+            Content::Pieces(next) => {
+                // It is not the peer that is waited for.
+                body.peer.working();
+                std::task::ready!(next.as_mut().poll(context))
+            }
         };
-        body.slot.answered();
+        body.peer.answered(bytes.len());
         body.content = match rest {
             Some(pieces) => Content::Pieces(Box::pin(piece(pieces))),
             None => Content::Whole(None),
@@ -84,6 +89,6 @@ impl HttpBody for Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        self.slot.idle();
+        self.peer.complete();
     }
 }

@@ -14,6 +14,7 @@
 //!
 //! - [`access`]: who is answered
 //! - `body`: an answer's way to the peer
+//! - `peer`: what a peer takes of its answers, and when it has all
 //! - [`query`]: what stands behind the `?` of a request
 //! - [`server`]: listens, and serves connections
 
@@ -24,6 +25,7 @@ use crate::unixctl::command::Outcome;
 
 pub mod access;
 mod body;
+mod peer;
 pub mod query;
 pub mod server;
 

@@ -25,6 +25,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::access::{Refusal, Rule, read_token};
 use super::body::Body;
+use super::peer::{Peer, PeerStream};
 use super::{Answer, Route};
 use crate::config::http::{Http, HttpAddress};
 use crate::connections::{Connections, Slot};
@@ -32,6 +33,9 @@ use crate::unixctl::server::bind_unix;
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 32;
+
+/// Bytes of answers that are kept for all of them together, beyond what hyper buffers.
+const MAX_KEPT: usize = 32 << 20;
 
 /// How long a request's head may take, from the moment at which the peer could send it. So long is an idle connection kept, too.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -111,7 +115,7 @@ impl Server {
         {
             tracing::warn!("http: other machines can read everything on {address}: http-token-file is not set");
         }
-        let (connections, mut tasks) = (Connections::new(MAX_CONNECTIONS), JoinSet::new());
+        let (connections, mut tasks) = (Connections::with_memory(MAX_CONNECTIONS, MAX_KEPT), JoinSet::new());
         let service = Rc::new(Service {
             routes,
             context: context.clone(),
@@ -120,7 +124,6 @@ impl Server {
             later: Rc::default(),
         });
         loop {
-            connections.room().await;
             let stream = match listener.accept().await {
                 Ok(stream) => stream,
                 Err(e) => {
@@ -130,7 +133,7 @@ impl Server {
                     continue;
                 }
             };
-            let Some(slot) = connections.admit() else { continue };
+            let slot = connections.admit().await;
             tasks.spawn_local(connection(stream, slot, service.clone()));
             while tasks.try_join_next().is_some() {}
             // Its task runs, and reads what has arrived, before another connection is taken.
@@ -199,31 +202,31 @@ struct Service<C: 'static> {
 
 /// Answers the requests of one peer, in order.
 async fn connection<C: 'static>(stream: std::pin::Pin<Box<dyn Stream>>, slot: Slot, service: Rc<Service<C>>) {
-    let slot = Rc::new(slot);
+    let peer = Peer::new(slot);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_TIMEOUT));
     let answer = service_fn(|request: Request<Incoming>| {
-        let (service, slot) = (service.clone(), slot.clone());
-        slot.working();
-        async move { Ok::<_, Infallible>(service.answer(&request, slot).await) }
+        let (service, peer) = (service.clone(), peer.clone());
+        peer.working();
+        async move { Ok::<_, Infallible>(service.answer(&request, peer).await) }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(Box::pin(stream)), answer);
+        .serve_connection(TokioIo::new(PeerStream::new(stream, peer.clone())), answer);
     tokio::select! {
         ended = serving => drop(ended.inspect_err(|e| tracing::debug!("http: {e}"))),
-        () = slot.lost() => tracing::debug!("http: a silent connection has made room for another"),
+        () = peer.lost() => tracing::debug!("http: a silent connection has made room for another"),
     }
 }
 
 impl<C> Service<C> {
-    async fn answer(&self, request: &Request<Incoming>, slot: Rc<Slot>) -> Response<Body> {
-        let outcome = self.content(request, &slot).await;
+    async fn answer(&self, request: &Request<Incoming>, peer: Rc<Peer>) -> Response<Body> {
+        let outcome = self.content(request, &peer).await;
         let (status, media_type, body) = match outcome {
             Ok((media_type, body)) => (StatusCode::OK, media_type, body),
-            Err((status, problem)) => (status, TEXT, Body::text(format!("{problem}\n"), slot)),
+            Err((status, problem)) => (status, TEXT, Body::text(format!("{problem}\n"), peer)),
         };
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -245,7 +248,7 @@ impl<C> Service<C> {
     async fn content(
         &self,
         request: &Request<Incoming>,
-        slot: &Rc<Slot>,
+        peer: &Rc<Peer>,
     ) -> Result<(&'static str, Body), (StatusCode, String)> {
         let route = self.routes.iter().find(|route| route.path == request.uri().path());
         self.check(request, route.is_some_and(|route| route.is_public)).await?;
@@ -260,12 +263,12 @@ impl<C> Service<C> {
         let failed = |problem| (StatusCode::INTERNAL_SERVER_ERROR, problem);
         let refused = |problem| (StatusCode::BAD_REQUEST, problem);
         let body = match (route.run)(&self.context, request.uri().query()) {
-            Answer::Now(outcome) => Body::text(outcome.map_err(failed)?, slot.clone()),
-            Answer::Pieces(pieces) => Body::pieces(pieces, slot.clone()),
+            Answer::Now(outcome) => Body::text(outcome.map_err(failed)?, peer.clone()),
+            Answer::Pieces(pieces) => Body::pieces(pieces, peer.clone()),
             Answer::Later(answer) => {
                 let _working = self.work()?;
                 let ended = |_| failed("the thread that worked on this has ended; the log says why".into());
-                Body::text(answer.await.map_err(ended)?.map_err(refused)?, slot.clone())
+                Body::text(answer.await.map_err(ended)?.map_err(refused)?, peer.clone())
             }
             Answer::Refused(problem) => return Err(refused(problem)),
         };

@@ -58,10 +58,9 @@ impl Server {
     pub async fn serve<C: 'static>(&self, commands: Commands<C>, context: Rc<C>) {
         let connections = Connections::with_memory(MAX_CONNECTIONS, MAX_KEPT);
         loop {
-            connections.room().await;
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let Some(slot) = connections.admit() else { continue };
+                    let slot = connections.admit().await;
                     let context = context.clone();
                     tokio::task::spawn_local(async move {
                         let ended = tokio::select! {
@@ -119,6 +118,9 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
                 Reply::Listing(bytes, pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces, bytes).await?,
             }
             slot.idle();
+            if slot.is_lost() {
+                return Err(Error::MadeRoom);
+            }
         }
         slot.keep(framer.pending());
         match stream.read(&mut chunk).await? {
@@ -325,6 +327,17 @@ mod tests {
             run: |(), args| Reply::Stream(ticks(args[0].parse().unwrap())),
         },
         Command {
+            name: "held",
+            usage: "",
+            args: (0, 0),
+            help: "Answers when the test lets go of it.",
+            run: |(), _| {
+                let (reply, answer) = tokio::sync::oneshot::channel();
+                HELD.lock().unwrap().push(reply);
+                Reply::Later(answer)
+            },
+        },
+        Command {
             name: "dies",
             usage: "",
             args: (0, 0),
@@ -332,6 +345,9 @@ mod tests {
             run: |(), _| Reply::Later(tokio::sync::oneshot::channel().1),
         },
     ]];
+
+    /// Clients that wait for the answer to `held`.
+    static HELD: Mutex<Vec<tokio::sync::oneshot::Sender<Outcome>>> = Mutex::new(Vec::new());
 
     /// A stream of numbers from a thread, which also says how many there were.
     fn ticks(count: u64) -> Stream {
@@ -390,6 +406,36 @@ mod tests {
             assert!(client.call("nonsense", &[]).unwrap_err().to_string().contains("not a valid command"));
             assert!(client.call("dies", &[]).unwrap_err().to_string().contains("has ended"));
             assert_eq!(client.call("large", &[]).unwrap().len(), (8 << 20) + 1);
+        });
+    }
+
+    #[test]
+    fn a_client_for_which_there_is_no_room_waits_for_it() {
+        with_server(|path| {
+            let held = |count| {
+                while HELD.lock().unwrap().len() < count {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            let hold =
+                |mut client: Client| std::thread::spawn(move || client.call("held", &[]).map_err(|e| e.to_string()));
+            // The last one makes room while it has nothing to do, and no more when it has.
+            let mut last = Client::connect(path).unwrap();
+            last.call("echo", &[]).unwrap();
+            let mut clients: Vec<_> = (1..MAX_CONNECTIONS).map(|_| hold(Client::connect(path).unwrap())).collect();
+            held(MAX_CONNECTIONS - 1);
+            clients.push(hold(last));
+            held(MAX_CONNECTIONS);
+            let mut new = Client::connect(path).unwrap();
+            let new = std::thread::spawn(move || new.call("echo", &["hi".into()]).map_err(|e| e.to_string()));
+            std::thread::sleep(Duration::from_millis(100));
+            for reply in HELD.lock().unwrap().drain(..) {
+                reply.send(Ok("let go".into())).unwrap();
+            }
+            for client in clients {
+                assert_eq!(client.join().unwrap(), Ok("let go\n".into()));
+            }
+            assert_eq!(new.join().unwrap(), Ok("hi\n".into()));
         });
     }
 

@@ -135,15 +135,11 @@ async fn accept(
     controller: Controller,
 ) {
     let (mut tasks, connections) = (JoinSet::new(), Connections::new(MAX_CONNECTIONS));
-    let next = async || {
-        connections.room().await;
-        listener.accept().await
-    };
     loop {
         tokio::select! {
-            accepted = next() => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((accepted, name)) => {
-                    let Some(slot) = connections.admit() else { continue };
+                    let slot = connections.admit().await;
                     let (peers, state) = (peers.clone(), state.clone());
                     let controller = controller.clone();
                     tasks.spawn_local(async move {
