@@ -121,6 +121,8 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
             if slot.is_lost() {
                 return Err(Error::MadeRoom);
             }
+            // Others are served, however many requests a client has sent at once.
+            tokio::task::yield_now().await;
         }
         slot.keep(framer.pending());
         match stream.read(&mut chunk).await? {
@@ -338,6 +340,26 @@ mod tests {
             },
         },
         Command {
+            name: "holds up",
+            usage: "",
+            args: (0, 0),
+            help: "Holds up everything until the test lets go of it.",
+            run: |(), _| {
+                let gate = GATE.lock().unwrap().take().unwrap();
+                Reply::Now(gate.recv().map_err(|e| e.to_string()))
+            },
+        },
+        Command {
+            name: "mark",
+            usage: "NAME",
+            args: (1, 1),
+            help: "Notes who was served.",
+            run: |(), args| {
+                MARKS.lock().unwrap().push(args[0].clone());
+                Reply::Now(Ok(String::new()))
+            },
+        },
+        Command {
             name: "dies",
             usage: "",
             args: (0, 0),
@@ -348,6 +370,12 @@ mod tests {
 
     /// Clients that wait for the answer to `held`.
     static HELD: Mutex<Vec<tokio::sync::oneshot::Sender<Outcome>>> = Mutex::new(Vec::new());
+
+    /// What `holds up` waits for.
+    static GATE: Mutex<Option<std::sync::mpsc::Receiver<String>>> = Mutex::new(None);
+
+    /// The arguments of `mark`.
+    static MARKS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
     /// A stream of numbers from a thread, which also says how many there were.
     fn ticks(count: u64) -> Stream {
@@ -436,6 +464,31 @@ mod tests {
                 assert_eq!(client.join().unwrap(), Ok("let go\n".into()));
             }
             assert_eq!(new.join().unwrap(), Ok("hi\n".into()));
+        });
+    }
+
+    #[test]
+    fn who_sends_many_requests_at_once_takes_turns_with_others() {
+        with_server(|path| {
+            let (let_go, gate) = std::sync::mpsc::channel();
+            *GATE.lock().unwrap() = Some(gate);
+            let mut first = Client::connect(path).unwrap();
+            let mut many = UnixStdStream::connect(path).unwrap();
+            let mut one = Client::connect(path).unwrap();
+            one.call("echo", &[]).unwrap();
+            let first = std::thread::spawn(move || first.call("holds up", &[]).map_err(|e| e.to_string()));
+            while GATE.lock().unwrap().is_some() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            many.write_all("{\"method\":\"mark\",\"params\":[\"many\"],\"id\":1}".repeat(60).as_bytes()).unwrap();
+            let one = std::thread::spawn(move || one.call("mark", &["one".into()]).map_err(|e| e.to_string()));
+            // Its request is in the socket by then; if it is not, the test says less.
+            std::thread::sleep(Duration::from_millis(100));
+            let_go.send("go on".into()).unwrap();
+            assert_eq!(first.join().unwrap(), Ok("go on\n".into()));
+            one.join().unwrap().unwrap();
+            let before = MARKS.lock().unwrap().iter().position(|name| name == "one").unwrap();
+            assert!(before < 10, "{before} requests of another came first");
         });
     }
 
