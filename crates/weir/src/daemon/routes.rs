@@ -11,11 +11,16 @@ const fn of_switch(
     media_type: &'static str,
     run: fn(&Context, Option<&str>) -> Answer,
 ) -> Route<Context> {
-    Route { path, media_type, is_public: false, run }
+    Route { path, media_type, is_public: false, is_slow: false, run }
 }
 
 const fn json(path: &'static str, run: fn(&Context, Option<&str>) -> Answer) -> Route<Context> {
     of_switch(path, "application/json", run)
+}
+
+/// The same, made by another thread.
+const fn slow_json(path: &'static str, run: fn(&Context, Option<&str>) -> Answer) -> Route<Context> {
+    Route { is_slow: true, ..json(path, run) }
 }
 
 /// A file of the dashboard's page, which is the same in every Weir.
@@ -25,6 +30,7 @@ macro_rules! file {
             path: $path,
             media_type: concat!($media_type, "; charset=utf-8"),
             is_public: true,
+            is_slow: false,
             run: |_, _| Answer::Now(Ok(include_str!(concat!("../dashboard/page/", $name)).into())),
         }
     };
@@ -60,9 +66,9 @@ pub static ROUTES: &[Route<Context>] = &[
     json("/api/history", dashboard::history),
     json("/api/topology", dashboard::topology::report),
     json("/api/tables", dashboard::tables),
-    json("/api/top", dashboard::top),
-    json("/api/flows", dashboard::search::report),
-    json("/api/explain", dashboard::explain::report),
+    slow_json("/api/top", dashboard::top),
+    slow_json("/api/flows", dashboard::search::report),
+    slow_json("/api/explain", dashboard::explain::report),
 ];
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ pub struct Route<C: 'static> {
     pub media_type: &'static str,
     /// It says nothing of the switch, so no token is asked for.
     pub is_public: bool,
+    /// Another thread makes its answer ([`Answer::Later`]). There are few of these at a time: above that, it is not asked to.
+    pub is_slow: bool,
     /// Makes the answer; the other argument is the query behind `?`, as it came. Runs on the management thread, so it is quick.
     pub run: fn(&C, Option<&str>) -> Answer,
 }
@@ -50,7 +52,7 @@ pub enum Answer {
     Now(Outcome),
     /// A long text, made as the peer reads it.
     Pieces(Pieces),
-    /// A text, or what is wrong with the request, when another thread has done the work. There are few of these at a time.
+    /// A text, or what is wrong with the request, when another thread has done the work. Only of routes that are [slow](Route::is_slow).
     Later(oneshot::Receiver<Outcome>),
     /// What is wrong with the request, in words.
     Refused(String),

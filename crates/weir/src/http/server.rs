@@ -19,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use ports::files::SocketFile;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
@@ -29,6 +29,7 @@ use super::peer::{Peer, PeerStream};
 use super::{Answer, Route};
 use crate::config::http::{Http, HttpAddress};
 use crate::connections::{Connections, Slot};
+use crate::unixctl::command::Outcome;
 use crate::unixctl::server::bind_unix;
 
 /// Connections at a time.
@@ -52,8 +53,8 @@ const RETRY: Duration = Duration::from_secs(2);
 /// How long until a connection is tried again that could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Most answers that other threads work on at a time. So many connections wait for them at most, and the others are free for what is
-/// answered at once.
+/// Most answers that other threads work on at a time, those included whose peers have gone meanwhile. So many connections wait for them
+/// at most, and the others are free for what is answered at once.
 const MAX_LATER: usize = 8;
 
 /// What a page from here may load and do: only what is from here, and no script but those in files.
@@ -262,13 +263,14 @@ impl<C> Service<C> {
         };
         let failed = |problem| (StatusCode::INTERNAL_SERVER_ERROR, problem);
         let refused = |problem| (StatusCode::BAD_REQUEST, problem);
+        // Before there is any work: what is refused causes none.
+        let working = route.is_slow.then(|| self.work()).transpose()?;
         let body = match (route.run)(&self.context, request.uri().query()) {
             Answer::Now(outcome) => Body::text(outcome.map_err(failed)?, peer.clone()),
             Answer::Pieces(pieces) => Body::pieces(pieces, peer.clone()),
             Answer::Later(answer) => {
-                let _working = self.work()?;
                 let ended = |_| failed("the thread that worked on this has ended; the log says why".into());
-                Body::text(answer.await.map_err(ended)?.map_err(refused)?, peer.clone())
+                Body::text(answered(answer, working).await.map_err(ended)?.map_err(refused)?, peer.clone())
             }
             Answer::Refused(problem) => return Err(refused(problem)),
         };
@@ -306,5 +308,105 @@ impl<C> Service<C> {
             // The runtime is ending.
             Err(_) => Err((StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending".into())),
         }
+    }
+}
+
+/// What another thread answers. It is `working` until it has answered, also where the peer goes before.
+async fn answered(
+    answer: oneshot::Receiver<Outcome>,
+    working: Option<Rc<()>>,
+) -> Result<Outcome, oneshot::error::RecvError> {
+    let (sender, outcome) = oneshot::channel();
+    tokio::task::spawn_local(async move {
+        let outcome = answer.await;
+        drop(working);
+        // Where the work has ended without an answer, the other end finds out as it is dropped.
+        let _ = outcome.map(|outcome| sender.send(outcome));
+    });
+    outcome.await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    /// What has been begun, and where it is to be answered.
+    #[derive(Default)]
+    struct Work {
+        begun: Cell<usize>,
+        unanswered: RefCell<Vec<oneshot::Sender<Outcome>>>,
+    }
+
+    static ROUTES: &[Route<Work>] = &[Route {
+        path: "/slow",
+        media_type: TEXT,
+        is_public: false,
+        is_slow: true,
+        run: |work, _| {
+            let (sender, answer) = oneshot::channel();
+            work.begun.set(work.begun.get() + 1);
+            work.unanswered.borrow_mut().push(sender);
+            Answer::Later(answer)
+        },
+    }];
+
+    async fn ask(path: &Path) -> UnixStream {
+        let mut peer = UnixStream::connect(path).await.unwrap();
+        peer.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        peer
+    }
+
+    /// The first line of the answer.
+    async fn status(peer: &mut UnixStream) -> String {
+        let mut line = [0; 12];
+        peer.read_exact(&mut line).await.unwrap();
+        String::from_utf8_lossy(&line).into_owned()
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_is_not_begun_and_what_is_begun_counts_until_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, settings) = Server::new(dir.path());
+        settings.send(Http { listen: Some(HttpAddress::Unix("http".into())), ..Http::default() }).unwrap();
+        let (path, work) = (dir.path().join("http"), Rc::new(Work::default()));
+        let test = async {
+            while !path.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let mut peers = Vec::new();
+            while work.begun.get() < MAX_LATER {
+                peers.push(ask(&path).await);
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(status(&mut ask(&path).await).await, "HTTP/1.1 503");
+            drop(peers);
+            for _ in 0..20 {
+                assert_eq!(status(&mut ask(&path).await).await, "HTTP/1.1 503");
+            }
+            assert_eq!(work.begun.get(), MAX_LATER);
+            for sender in work.unanswered.take() {
+                // Nobody waits for it.
+                let _ = sender.send(Ok(String::new()));
+            }
+            tokio::task::yield_now().await;
+            let mut last = ask(&path).await;
+            while work.begun.get() == MAX_LATER {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            work.unanswered.take().pop().unwrap().send(Ok("done".into())).unwrap();
+            assert_eq!(status(&mut last).await, "HTTP/1.1 200");
+        };
+        let both = async {
+            tokio::select! {
+                () = server.serve(ROUTES, work.clone()) => {}
+                ended = tokio::time::timeout(Duration::from_secs(20), test) => ended.unwrap(),
+            }
+        };
+        tokio::task::LocalSet::new().run_until(both).await;
     }
 }
