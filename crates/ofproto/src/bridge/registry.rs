@@ -62,7 +62,9 @@ impl Switch {
 
     /// The bridge with this name.
     pub fn bridge(self: &Arc<Switch>, name: &str) -> Option<Bridge> {
-        self.bridges().into_iter().find(|bridge| bridge.name() == name)
+        let forwarding = self.forwarding.read();
+        let found = forwarding.bridges.values().find(|bridge| bridge.config.name == name)?;
+        Some(Bridge::new(self.clone(), found.id, name.into()))
     }
 
     /// Every bridge, in the order in which they were added.

@@ -46,7 +46,8 @@ pub fn transaction(
     extent: Extent,
 ) -> Transaction {
     let failed = running.failed.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
-    let mut writer = Writer { replica, state, running, now, extent, failed, out: Transaction::new() };
+    let bridges = running.switch.bridges().into_iter().map(|bridge| (bridge.name().to_owned(), bridge)).collect();
+    let mut writer = Writer { replica, state, running, now, extent, bridges, failed, out: Transaction::new() };
     writer.root();
     writer.datapaths();
     for row in replica.rows("Bridge") {
@@ -61,6 +62,8 @@ struct Writer<'a> {
     running: &'a Running<'a>,
     now: Time,
     extent: Extent,
+    /// By name.
+    bridges: HashMap<String, ofproto::Bridge>,
     /// By bridge and interface.
     failed: HashMap<(&'a str, &'a str), &'a FailedPort>,
     out: Transaction,
@@ -105,7 +108,7 @@ impl Writer<'_> {
 
     fn bridge(&mut self, row: &Row) {
         let Some(name) = row.string("name") else { return };
-        let bridge = self.running.switch.bridge(name);
+        let bridge = self.bridges.get(name).cloned();
         let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
         let version = if bridge.is_some() { "<built-in>" } else { "" };
         self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
