@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 from conftest import until
+from lib.daemon import config
 from test_vswitchd import dummy_bridge, ovs  # noqa: F401
 
 FRAME = "ff" * 6 + "020000000001" + "88b5" + "00" * 46
@@ -261,3 +262,22 @@ def test_a_configuration_file_names_files(weir, outside, settings, takes):
     w.configure(bridge)
     w.cli("reload")
     outside.check("the end", but=taken)
+
+
+def test_files_that_never_end_hold_up_nothing(weir, tmp_path):
+    """A FIFO that nobody writes to, and a device, for a configuration, for flows and for changes to compare."""
+    w = weir(config([("p1", "dummy", "")]))
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for file in (fifo, "/dev/zero", tmp_path):
+        assert "not a regular file" in w.refusal("appctl", "dpctl/add-flows", str(file), timeout=20)
+        for _ in range(3):
+            refused = w.cli("diff", "br0", "--flows", file, check=False, timeout=20)
+            assert refused.returncode == 2 and "not a regular file" in refused.stderr, refused
+    good = w.config.rename(tmp_path / "good")
+    os.mkfifo(w.config)
+    w.expect("not a regular file")
+    refused = w.cli("reload", check=False, timeout=20)
+    assert refused.returncode == 1 and "not a regular file" in refused.stderr, refused
+    good.rename(w.config)
+    w.cli("reload", timeout=20)

@@ -5,7 +5,7 @@
 //! another capture. Neither goes through a symbolic link, and only the socket that was made here is removed.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -148,6 +148,17 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     regular(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
+/// Reads a regular file of at most `limit` bytes. Anything else may never end, or keep the caller until somebody writes to it.
+pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // It may grow while it is read.
+    open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(wrong(format!("it has more than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
 fn regular(fd: OwnedFd) -> io::Result<File> {
     match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
         FileType::RegularFile => Ok(fd.into()),
@@ -281,5 +292,19 @@ mod tests {
         }
         assert!(open_regular(Path::new("/dev/zero")).is_err());
         assert!(open_regular(Path::new("/proc/self/stat")).is_ok());
+    }
+
+    #[test]
+    fn only_what_ends_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, fifo) = (dir.path().join("file"), dir.path().join("fifo"));
+        std::fs::write(&file, "12345").unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert_eq!(read_regular(&file, 5).unwrap(), b"12345");
+        assert!(read_regular(&file, 4).unwrap_err().to_string().contains("more than 4 bytes"));
+        for other in [fifo.as_path(), dir.path(), Path::new("/dev/zero")] {
+            let error = read_regular(other, 5).unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{error}");
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! Files of flows, in the syntax of `ovs-ofctl --bundle add-flows` (ovs-ofctl(8), "Flow Syntax").
 
-use std::fs;
-use std::io::Read as _;
 use std::path::Path;
 
 use ofproto::whatif::MOST_CHANGES;
@@ -16,16 +14,8 @@ const MAX_FILE: u64 = 64 << 20;
 /// # Errors
 /// What is wrong with the file.
 pub fn read(path: &str) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("{path}: {error}");
-    let file = fs::File::open(Path::new(path)).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() || metadata.len() > MAX_FILE {
-        return Err(format!("{path}: not a file of at most {MAX_FILE} bytes"));
-    }
-    let mut text = String::new();
-    // It may grow while it is read.
-    file.take(MAX_FILE).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
+    let bytes = ports::files::read_regular(Path::new(path), MAX_FILE).map_err(|error| format!("{path}: {error}"))?;
+    String::from_utf8(bytes).map_err(|error| format!("{path}: {error}"))
 }
 
 /// The lines of a file that say something, with their numbers, from 1, and without comments, which begin with `#`.
@@ -75,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_is_no_file_is_not_read() {
-        assert!(read("/dev/zero").unwrap_err().contains("not a file of at most"));
+        assert!(read("/dev/zero").unwrap_err().contains("not a regular file"));
         assert!(read("/does/not/exist").unwrap_err().contains("No such file"));
     }
 

@@ -3,6 +3,8 @@
 //! Flows that are added here belong to the caller: revalidation leaves them alone. A datapath that no bridge uses has no others.
 
 use std::fmt::Write as _;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::sync::Arc;
 
 use datapath::text::{Context as Style, parse_ufid};
@@ -269,13 +271,20 @@ fn del_flows(context: &Context, args: &[String]) -> Reply {
     Reply::Now(change_flows(context, FlowChange::Delete, &words))
 }
 
+/// Longest file of flows, in bytes.
+const MAX_FILE: u64 = 64 << 20;
+
 /// A line is a flow, with its actions after a blank. It may begin with what is to be done instead of
 /// `change`.
 fn change_flows(context: &Context, change: FlowChange, words: &[&str]) -> Outcome {
     let (datapath, mut rest) = after_datapath(context, words, 1)?;
     let file = rest.pop().unwrap_or_default();
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| error(context, &format!("Opening file '{file}' failed ({})", e.kind())))?;
+    let bytes = ports::files::read_regular(Path::new(file), MAX_FILE);
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e)));
+    let text = text.map_err(|e| {
+        let why = if e.kind() == ErrorKind::InvalidInput { e.to_string() } else { e.kind().to_string() };
+        error(context, &format!("Opening file '{file}' failed ({why})"))
+    })?;
     let names = Names::of_datapath(&datapath);
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
         let mut parts: Vec<_> = line.split_whitespace().collect();

@@ -129,12 +129,16 @@ const MAX_OFPORT: i64 = 0xfeff;
 /// What a VLAN id is, for errors (IEEE 802.1Q table 9-2).
 const VLAN: &str = "the number of a VLAN (4095 is reserved)";
 
+/// Longest configuration, in bytes.
+const MAX_FILE: u64 = 64 << 20;
+
 /// Reads the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
     let failed = |problem: String| {
         ConfigErrors(vec![ConfigError { file: path.into(), line: None, key: String::new(), problem }])
     };
-    let bytes = std::fs::read(path).map_err(|e| failed(format!("cannot read the configuration: {e}")))?;
+    let bytes = ports::files::read_regular(path, MAX_FILE)
+        .map_err(|e| failed(format!("cannot read the configuration: {e}")))?;
     let text = String::from_utf8(bytes).map_err(|e| failed(format!("the configuration is not UTF-8: {e}")))?;
     parse(path, &text)
 }
