@@ -36,6 +36,8 @@ use crate::switch::Switch;
 
 /// How often recirculation ids and punts that no flow uses are released.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(5);
+/// The same where there are many more of them than before. No packet is on its way for as long.
+const COLLECT_EARLIER: Duration = Duration::from_secs(1);
 
 /// Rounds for statistics take no more than this part of the time: one in so many.
 const ROUND_SHARE: u32 = 10;
@@ -180,7 +182,9 @@ impl Switch {
         let took = self.clock.now().since(began).saturating_sub(interrupted);
         self.round_stats.lock().note(by_thread, took);
         rounds.last = now;
-        if now.since(rounds.last_collect) >= COLLECT_INTERVAL {
+        let has_grown = self.interners.frozen.has_grown() || self.interners.packet_ins.has_grown();
+        let interval = if has_grown { COLLECT_EARLIER } else { COLLECT_INTERVAL };
+        if now.since(rounds.last_collect) >= interval {
             rounds.last_collect = now;
             self.records.clear();
             self.interners.frozen.collect();
