@@ -336,10 +336,7 @@ pub(crate) fn modify_adds(change: &FlowMod) -> bool {
 }
 
 fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
-    let now = transaction.now;
-    let table = change.table.filter(|table| *table != TableId::ALL);
-    let known = Known::leniently(transaction.bridge, change.lenient);
-    check_instructions(&change.instructions, &change.matching, table, &known)?;
+    check_modify(transaction.bridge, change)?;
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::ModifyStrict {
         strict(transaction.bridge, change).cloned().collect()
     } else {
@@ -349,9 +346,22 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
     if found.is_empty() {
         return if modify_adds(change) { add(transaction, change) } else { Ok(()) };
     }
-    let instructions = transaction.bridge.instructions.share(&change.instructions);
     transaction.effort += MODIFICATION * found.len();
-    for rule in found {
+    replace_rules(transaction, change, found);
+    Ok(())
+}
+
+/// What is wrong with the instructions of a modify.
+pub(super) fn check_modify(bridge: &BridgeState, change: &FlowMod) -> Result<(), OfError> {
+    let table = change.table.filter(|table| *table != TableId::ALL);
+    check_instructions(&change.instructions, &change.matching, table, &Known::leniently(bridge, change.lenient))
+}
+
+/// Gives rules the instructions of a modify.
+pub(super) fn replace_rules(transaction: &mut Transaction, change: &FlowMod, rules: Vec<Arc<Rule>>) {
+    let now = transaction.now;
+    let instructions = transaction.bridge.instructions.share(&change.instructions);
+    for rule in rules {
         let mut new = modified_rule(change, &rule, instructions.clone(), now);
         if change.flags.contains(FlowModFlags::RESET_COUNTS) {
             // The old counters stay with the old rule, which a rollback may restore.
@@ -359,7 +369,6 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
         }
         transaction.replace(new);
     }
-    Ok(())
 }
 
 fn delete(transaction: &mut Transaction, change: &FlowMod) {

@@ -6,7 +6,7 @@
 //! | `bundle` | Messages that take effect together |
 //! | `check` | Whether instructions and actions can be carried out |
 //! | `counters` | Counters of rules, for who compares them again and again |
-//! | `deletion` | Deletes of many flows, in pieces |
+//! | `piecewise` | Changes of many flows, groups or meters, in pieces |
 //! | `flows` | Flow-mods, flow statistics, and the flows of `learn` |
 //! | `groups` | Group-mods, group descriptions and statistics |
 //! | `in_band` | What is reached through the bridge itself, and the flows for it |
@@ -28,7 +28,6 @@ pub(crate) mod bonds;
 mod bundle;
 pub(crate) mod check;
 pub mod counters;
-mod deletion;
 mod export;
 pub(crate) mod flows;
 mod groups;
@@ -37,6 +36,7 @@ mod lldp;
 pub(crate) mod meters;
 mod multicast;
 mod path_checks;
+mod piecewise;
 mod port;
 mod protocols;
 mod queues;
@@ -72,8 +72,8 @@ use crate::xlate::frozen::{self, Frozen};
 use crate::xlate::{Input, LookUp};
 
 pub use bundle::Bundled;
-pub use deletion::Deletion;
 pub(crate) use flows::Filter;
+pub use piecewise::Piecewise;
 pub use tables::TableCounts;
 pub use walk::FlowWalk;
 

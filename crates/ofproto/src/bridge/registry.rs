@@ -38,9 +38,11 @@ impl Switch {
         bridge.remove_ports(&ports)?;
         self.forget_neighbours([name].into_iter());
         let mut forwarding = self.forwarding.write();
-        forwarding.bridges.remove(&bridge.id());
+        let state = forwarding.bridges.remove(&bridge.id());
         forwarding.touch();
         drop(forwarding);
+        // Freeing its flows takes time, in which packets of others do not wait.
+        drop(state);
         self.subscribers.write().retain(|_, (id, _)| *id != bridge.id());
         self.revalidate();
         // The last packets are credited.

@@ -56,7 +56,7 @@ use openflow::{
 };
 use packet::Time;
 
-use crate::bridge::{Bridge, Deletion};
+use crate::bridge::{Bridge, Piecewise};
 use crate::events::{ForwardedRequest, SubscriptionId};
 use bundles::Bundles;
 use flow_mod_count::FlowModCount;
@@ -192,7 +192,7 @@ pub struct Session {
     /// An answer that is not complete. No further request is looked at before it is.
     reply: Option<Reply>,
     /// A delete of many flows that is not complete. No further request is looked at before it is.
-    deletion: Option<Deletion>,
+    piecewise: Option<Piecewise>,
     /// A barrier that is not passed. No further request is looked at before it is.
     barrier: Option<Barrier>,
     /// The latest change, of this connection's at least, that datapath flows may depend on.
@@ -249,7 +249,7 @@ impl Session {
             input: BytesMut::new(),
             output: BytesMut::new(),
             reply: None,
-            deletion: None,
+            piecewise: None,
             barrier: None,
             changed: 0,
             next_xid: 1,
@@ -395,14 +395,14 @@ impl Session {
 
     /// Whether a message can be handled.
     fn can_handle(&self) -> bool {
-        let busy = self.reply.is_some() || self.deletion.is_some() || self.barrier.is_some();
+        let busy = self.reply.is_some() || self.piecewise.is_some() || self.barrier.is_some();
         self.closed.is_none() && !busy && self.output.len() < OUTPUT_LIMIT && !self.bridge.has_packet_outs_enough()
     }
 
     /// Whether more of a long answer can be made, more flows deleted, or more messages handled, at once, by
     /// [`poll`](Session::poll).
     pub fn has_work(&self) -> bool {
-        let can_go_on = self.deletion.is_some() || self.can_answer() || self.can_handle() && self.has_message();
+        let can_go_on = self.piecewise.is_some() || self.can_answer() || self.can_handle() && self.has_message();
         self.closed.is_none() && can_go_on
     }
 
@@ -501,13 +501,13 @@ impl Session {
         }
     }
 
-    /// Goes on with a delete that is not complete. False where there is none, or no more of it: to be called until then
+    /// Goes on with a change that is not complete. False where there is none, or no more of it: to be called until then
     /// when the connection has ended. Dropped before, it is completed at once.
-    pub fn delete_more(&mut self) -> bool {
-        let Some(deletion) = &mut self.deletion else { return false };
-        let more = deletion.remove_next();
+    pub fn change_more(&mut self) -> bool {
+        let Some(piecewise) = &mut self.piecewise else { return false };
+        let more = piecewise.go_on();
         if !more {
-            self.deletion = None;
+            self.piecewise = None;
         }
         self.changed = self.bridge.latest_change();
         more
@@ -518,12 +518,12 @@ impl Session {
         self.bridge.now().since(began) < TURN
     }
 
-    /// Goes on with a delete or an answer that is not complete, as long as there is room for it, and steps and time are left.
+    /// Goes on with a change or an answer that is not complete, as long as there is room for it, and steps and time are left.
     fn go_on(&mut self, steps: &mut usize, began: Time) {
-        while *steps > 0 && self.deletion.is_some() && self.has_time(began) {
-            // A piece of a delete takes longer than one of an answer.
+        while *steps > 0 && self.piecewise.is_some() && self.has_time(began) {
+            // A piece of a change takes longer than one of an answer.
             *steps = steps.saturating_sub(STEPS / 2);
-            self.delete_more();
+            self.change_more();
         }
         while self.can_answer()
             && *steps > 0

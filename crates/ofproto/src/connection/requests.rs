@@ -85,8 +85,8 @@ impl Session {
             }
             Body::TableMod(change) => self.bridge.table_mod(&change)?,
             Body::TlvTableMod(change) => self.bridge.tlv_table_mod(&change)?,
-            Body::GroupMod(change) => self.deletion = self.bridge.begin_group_mod(&change)?,
-            Body::MeterMod(change) => self.deletion = self.bridge.begin_meter_mod(&change)?,
+            Body::GroupMod(change) => self.piecewise = self.bridge.begin_group_mod(&change)?,
+            Body::MeterMod(change) => self.piecewise = self.bridge.begin_meter_mod(&change)?,
             Body::BundleAdd(add) => self.add_to_bundle(version, add)?,
             Body::FlowMonitorCancel(id) => self.cancel_monitor(version, id)?,
             Body::SetConfig(config) => self.set_config(config)?,
@@ -128,7 +128,7 @@ impl Session {
 
     /// Weir buffers no packets: a flow-mod with a buffer id does its work and tells that the buffer is not there.
     fn flow_mod(&mut self, change: &FlowMod) -> Result<(), OfError> {
-        self.deletion = self.bridge.begin_flow_mod(change)?;
+        self.piecewise = self.bridge.begin_flow_mod(change)?;
         self.flow_mods.add(change.command, self.last_heard);
         if change.buffer_id.is_some() { Err(OfError::OFPBRC_BUFFER_UNKNOWN) } else { Ok(()) }
     }

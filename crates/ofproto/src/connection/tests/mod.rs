@@ -736,7 +736,7 @@ fn a_delete_goes_on_in_pieces_after_the_peer_has_gone() {
     let left = || bridge.table_stats().iter().map(|table| u64::from(table.active_count)).sum::<u64>();
     let mut last = left();
     let mut turns = 0;
-    while s.delete_more() {
+    while s.change_more() {
         assert!(last - left() <= 1024, "{last} flows, then {}", left());
         last = left();
         turns += 1;

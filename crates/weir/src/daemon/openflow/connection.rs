@@ -62,7 +62,7 @@ pub async fn run(
     let ended = pump(&mut stream, &mut session, &wake, name, &mut counted, slot).await;
     report_flow_mods(&mut session, peers, name, true);
     // A delete that it has begun comes to its end, in turns with the other connections.
-    while session.delete_more() {
+    while session.change_more() {
         tokio::task::yield_now().await;
     }
     drop(session);

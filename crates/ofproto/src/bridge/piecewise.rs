@@ -1,15 +1,18 @@
-//! Deletes of many flows, groups or meters, in pieces: between two of them, packets are forwarded and others have their turn.
+//! Deletes of many flows, groups or meters, and modifications of many flows, in pieces: between two of them, packets are forwarded and others
+//! have their turn.
 //!
-//! A delete that can be about few flows takes effect at once. So does one where flows are learnt whose end depends on others',
-//! because these are searched for at the end of each change. A group or a meter goes when no flow uses it any more.
+//! A change that can be about few flows takes effect at once. So does one where flows are learnt whose end depends on others',
+//! because these are searched for at the end of each change. A group or a meter goes when no flow uses it any more. What is wrong
+//! with a modification is found before its first piece; where others take away meanwhile what it needs, as a group, it ends there.
 
 use openflow::group::GroupCommand;
 use openflow::meter::MeterCommand;
 use openflow::{
-    Cookie, FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, GroupMod, MeterMod, OfError, TableId,
+    Cookie, FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, GroupId, GroupMod, MeterMod, OfError, OfPort,
+    TableId,
 };
 
-use super::flows::range_of;
+use super::flows::{check_modify, range_of, replace_rules};
 use super::walk::FlowWalk;
 use super::{Bridge, groups, meters};
 use crate::model::config::N_TABLES;
@@ -18,49 +21,59 @@ use crate::model::transaction::Transaction;
 use crate::model::users::Used;
 use crate::table::{Table, Within};
 
-/// Most flows that a delete can be about to take effect at once.
+/// Most flows that a change can be about to take effect at once.
 const AT_ONCE: usize = 4096;
 
-/// Most flows, groups and meters that are removed with the tables locked, which takes a millisecond or two.
+/// Most flows, groups and meters that are removed or modified with the tables locked, which takes a millisecond or two.
 const PIECE: usize = 256;
 
-/// A delete under way. Dropped, it comes to its end.
-pub struct Deletion {
+/// A change under way. Dropped, it comes to its end.
+pub struct Piecewise {
     bridge: Bridge,
     /// `None` at the end.
     left: Option<Left>,
 }
 
-/// What is left of a delete.
+/// What is left of a change.
 enum Left {
+    /// Flows that are deleted.
     Flows(Box<FlowWalk>),
+    /// Flows that are modified.
+    Modified(Box<FlowWalk>, Box<FlowMod>),
     /// Groups or meters and the flows that use them, the next one last.
     Shared(Vec<Used>),
 }
 
 impl Bridge {
-    /// As [`flow_mod`](Bridge::flow_mod), but for a delete that can be about many flows: what is left of it is returned.
-    pub fn begin_flow_mod(&self, change: &FlowMod) -> Result<Option<Deletion>, OfError> {
+    /// As [`flow_mod`](Bridge::flow_mod), but for a change that can be about many flows: what is left of it is returned.
+    pub fn begin_flow_mod(&self, change: &FlowMod) -> Result<Option<Piecewise>, OfError> {
         self.begin(change, AT_ONCE)
     }
 
-    fn begin(&self, change: &FlowMod, at_once: usize) -> Result<Option<Deletion>, OfError> {
-        if !self.deletes_more_than(at_once, change) {
+    fn begin(&self, change: &FlowMod, at_once: usize) -> Result<Option<Piecewise>, OfError> {
+        if !self.changes_more_than(at_once, change) {
             return self.flow_mod(change).map(|()| None);
         }
+        let modifies = change.command == FlowModCommand::Modify;
+        if modifies {
+            self.read(|state| check_modify(state, change)).unwrap_or(Ok(()))?;
+        }
+        // Where the flows send to matters to deletes only.
         let walk = self.walk_rules(FlowStatsRequest {
             matching: change.matching.clone(),
             table: change.table.unwrap_or(TableId::ALL),
-            out_port: change.out_port,
-            out_group: change.out_group,
+            out_port: if modifies { OfPort::ANY } else { change.out_port },
+            out_group: if modifies { GroupId::ANY } else { change.out_group },
             cookie: change.cookie,
         });
-        Ok(Some(Deletion { bridge: self.clone(), left: Some(Left::Flows(Box::new(walk))) }))
+        let walk = Box::new(walk);
+        let left = if modifies { Left::Modified(walk, Box::new(change.clone())) } else { Left::Flows(walk) };
+        Ok(Some(Piecewise { bridge: self.clone(), left: Some(left) }))
     }
 
     /// As [`group_mod`](Bridge::group_mod), but for a delete of many groups, or of those that many flows use: what is left of
     /// it is returned.
-    pub fn begin_group_mod(&self, change: &GroupMod) -> Result<Option<Deletion>, OfError> {
+    pub fn begin_group_mod(&self, change: &GroupMod) -> Result<Option<Piecewise>, OfError> {
         let wanted = |state: &BridgeState| groups::wanted(state, change.group).map(Used::Group).collect();
         let deletion = if change.command == GroupCommand::Delete { self.begin_shared(wanted) } else { None };
         if deletion.is_none() {
@@ -70,7 +83,7 @@ impl Bridge {
     }
 
     /// As [`meter_mod`](Bridge::meter_mod), likewise.
-    pub fn begin_meter_mod(&self, change: &MeterMod) -> Result<Option<Deletion>, OfError> {
+    pub fn begin_meter_mod(&self, change: &MeterMod) -> Result<Option<Piecewise>, OfError> {
         let wanted = |state: &BridgeState| meters::wanted(state, change.config.meter).map(Used::Meter).collect();
         let deletion = if change.command == MeterCommand::Delete { self.begin_shared(wanted) } else { None };
         if deletion.is_none() {
@@ -79,8 +92,8 @@ impl Bridge {
         Ok(deletion)
     }
 
-    fn deletes_more_than(&self, at_once: usize, change: &FlowMod) -> bool {
-        if change.command != FlowModCommand::Delete
+    fn changes_more_than(&self, at_once: usize, change: &FlowMod) -> bool {
+        if !matches!(change.command, FlowModCommand::Delete | FlowModCommand::Modify)
             || change.table == Some(TableId(N_TABLES))
             || !change.matching.tun_metadata.is_empty()
         {
@@ -101,7 +114,7 @@ impl Bridge {
     }
 
     /// Begins to delete groups or meters, if that is more than a piece.
-    fn begin_shared(&self, wanted: impl FnOnce(&BridgeState) -> Vec<Used>) -> Option<Deletion> {
+    fn begin_shared(&self, wanted: impl FnOnce(&BridgeState) -> Vec<Used>) -> Option<Piecewise> {
         let shared = |state: &BridgeState| {
             let mut shared = wanted(state);
             let flows = |&used: &Used| state.users.rule_count(used) as usize;
@@ -111,13 +124,13 @@ impl Bridge {
             (many && state.learners.is_empty()).then_some(shared)
         };
         let shared = self.read(shared).flatten()?;
-        Some(Deletion { bridge: self.clone(), left: Some(Left::Shared(shared)) })
+        Some(Piecewise { bridge: self.clone(), left: Some(Left::Shared(shared)) })
     }
 }
 
-impl Deletion {
-    /// Removes the next flows. False at the end.
-    pub fn remove_next(&mut self) -> bool {
+impl Piecewise {
+    /// Removes or modifies the next flows. False at the end.
+    pub fn go_on(&mut self) -> bool {
         let Some(left) = &mut self.left else { return false };
         let mut more = false;
         let _: Result<(), OfError> = self.bridge.transact(|transaction| {
@@ -126,6 +139,14 @@ impl Deletion {
                     let rules = walk.next_of(transaction.bridge, PIECE);
                     rules.iter().flatten().for_each(|rule| transaction.remove(rule, FlowRemovedReason::Delete));
                     rules.is_some()
+                }
+                Left::Modified(walk, change) => {
+                    // What it needs may have gone since the last piece.
+                    check_modify(transaction.bridge, change)?;
+                    let rules = walk.next_of(transaction.bridge, PIECE);
+                    let more = rules.is_some();
+                    replace_rules(transaction, change, rules.unwrap_or_default());
+                    more
                 }
                 Left::Shared(shared) => remove_shared(transaction, shared),
             };
@@ -164,16 +185,16 @@ fn remove_shared(transaction: &mut Transaction, shared: &mut Vec<Used>) -> bool 
     false
 }
 
-impl Drop for Deletion {
+impl Drop for Piecewise {
     fn drop(&mut self) {
-        while self.remove_next() {}
+        while self.go_on() {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use openflow::meter::{MeterFlags, meter_id};
-    use openflow::{Action, CookieFilter, GroupId, Instructions, Match, MeterConfig, OfPort};
+    use openflow::{Action, CookieFilter, FlowModFlags, Instructions, Match, MeterConfig};
     use packet::Field;
     use proptest::prelude::*;
 
@@ -209,8 +230,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn pieces_come_to_what_one_delete_does(
-            parity: Option<bool>, table in prop::option::of(0u8..5), cookie in prop::option::of(0u64..4),
+        fn pieces_come_to_what_one_change_does(
+            modifies: bool, parity: Option<bool>, table in prop::option::of(0u8..5), cookie in prop::option::of(0u64..4),
             port in prop::option::of(1u32..4),
         ) {
             let (at_once, in_pieces) = (bridge(), bridge());
@@ -223,20 +244,24 @@ mod tests {
             if let Some(even) = parity {
                 matching.set_masked(if even { Field::Reg0 } else { Field::Reg1 }, 0, 1 << 8);
             }
-            let mut change = FlowMod::new(FlowModCommand::Delete, matching, Instructions::default());
+            let command = if modifies { FlowModCommand::Modify } else { FlowModCommand::Delete };
+            let mut change = FlowMod::new(command, matching, Instructions::apply(vec![Action::output(OfPort(9))]));
             change.table = table.map(TableId);
+            change.flags = FlowModFlags::RESET_COUNTS;
             change.cookie = cookie.map_or(CookieFilter::default(), |cookie| CookieFilter { value: cookie, mask: 3 });
             change.out_port = port.map_or(OfPort::ANY, OfPort);
             at_once.flow_mod(&change).unwrap();
-            let mut deletion = in_pieces.begin(&change, FLOWS as usize / 2).unwrap();
-            prop_assert_eq!(deletion.is_some(), parity.is_none() && table.is_none());
-            if let Some(deletion) = &mut deletion {
-                let before = left(&in_pieces).len();
-                deletion.remove_next();
-                prop_assert!(left(&in_pieces).len() + PIECE >= before, "a piece is short");
+            let mut piecewise = in_pieces.begin(&change, FLOWS as usize / 2).unwrap();
+            prop_assert_eq!(piecewise.is_some(), parity.is_none() && table.is_none());
+            if let Some(piecewise) = &mut piecewise {
+                let before = left(&in_pieces);
+                piecewise.go_on();
+                let after = left(&in_pieces);
+                let changed = before.iter().filter(|flow| !after.contains(flow)).count();
+                prop_assert!(changed <= PIECE, "a piece is short");
             }
             // What is left of it is not given up.
-            drop(deletion);
+            drop(piecewise);
             prop_assert_eq!(left(&in_pieces), left(&at_once));
         }
     }
@@ -276,7 +301,7 @@ mod tests {
                 in_pieces.begin_meter_mod(&meter_mod(MeterCommand::Delete, meter)),
             ];
             for deletion in deletions {
-                let mut deletion = deletion.unwrap().expect("it is more than a piece");
+                let mut piecewise = deletion.unwrap().expect("it is more than a piece");
                 let count = |bridge: &Bridge| {
                     left(bridge).len()
                         + bridge.group_descs(GroupId::ALL).len()
@@ -284,7 +309,7 @@ mod tests {
                 };
                 loop {
                     let before = count(&in_pieces);
-                    let more = deletion.remove_next();
+                    let more = piecewise.go_on();
                     assert!(count(&in_pieces) + PIECE >= before, "a piece is short");
                     if !more {
                         break;
@@ -311,13 +336,33 @@ mod tests {
     }
 
     #[test]
+    fn a_modification_ends_where_what_it_needs_goes() {
+        let bridge = bridge();
+        (0..FLOWS).for_each(|number| bridge.flow_mod(&flow(number)).unwrap());
+        let mut change = FlowMod::new(FlowModCommand::Modify, Match::any(), Instructions::default());
+        change.instructions = Instructions::apply(vec![Action::Group(GroupId(7))]);
+        assert_eq!(bridge.begin(&change, 0).map(|_| ()), Err(OfError::OFPBAC_BAD_OUT_GROUP), "before the first piece");
+        bridge.group_mod(&group(GroupCommand::Add, 7, &[0])).unwrap();
+        let mut piecewise = bridge.begin(&change, 0).unwrap().unwrap();
+        assert!(piecewise.go_on());
+        // With the flows that use it.
+        bridge.group_mod(&group(GroupCommand::Delete, 7, &[])).unwrap();
+        assert_eq!(left(&bridge).len(), FLOWS as usize - PIECE);
+        assert!(!piecewise.go_on());
+        drop(piecewise);
+        assert!(
+            left(&bridge).len() == FLOWS as usize - PIECE && !left(&bridge).iter().any(|flow| flow.contains("Group"))
+        );
+    }
+
+    #[test]
     fn a_delete_of_a_bridge_that_is_removed_ends() {
         let bridge = bridge();
         (0..FLOWS).for_each(|number| bridge.flow_mod(&flow(number)).unwrap());
         let change = FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default());
-        let mut deletion = bridge.begin(&change, 0).unwrap().unwrap();
-        assert!(deletion.remove_next());
+        let mut piecewise = bridge.begin(&change, 0).unwrap().unwrap();
+        assert!(piecewise.go_on());
         bridge.switch.remove_bridge(bridge.name()).unwrap();
-        assert!(!deletion.remove_next());
+        assert!(!piecewise.go_on());
     }
 }
