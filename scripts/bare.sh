@@ -3,6 +3,7 @@
 # mounts and processes of its own. What works there has no set-up step missing.
 #
 # usage: bare.sh [--without-rust] COMMAND...        e.g.  scripts/bare.sh make demo
+#        bare.sh --prepare                          has the pristine system there, for when there is no network
 #
 # The clone is of what is committed. How this machine reaches registries is carried in: proxies, certificates,
 # apt's sources (where this is Debian 12 too), and the configuration of pip and cargo. So are, if the Rust toolchain that
@@ -13,10 +14,11 @@
 # /var/cache/weir-bare. Exit status: the command's. Leaves nothing else behind, whatever happens.
 set -euo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 2; }
-rust=yes
+rust=yes prepare=
 while :; do
     case ${1:-} in
         --without-rust) rust= ;;
+        --prepare) prepare=yes; shift; break ;;
         --) shift; break ;;
         -* | '') usage ;;
         *) break ;;
@@ -26,6 +28,7 @@ done
 repository=$(cd "$(dirname "$0")/.." && pwd)
 if [ "$(id -u)" != 0 ]; then
     [ -n "$rust" ] || set -- --without-rust "$@"
+    [ -z "$prepare" ] || set -- --prepare
     exec sudo -E env "PATH=$PATH" "$0" "$@"
 fi
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
@@ -89,6 +92,7 @@ if [ "$(. /etc/os-release && echo "${ID:-}-${VERSION_ID:-}")" = debian-12 ]; the
     done < <(grep -lsE 'https?://[^ ]*debian' /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources)
 fi
 pristine
+[ -z "$prepare" ] || exit 0
 mkdir "$root/system"
 tar -C "$root/system" -xf $cache/bookworm.tar
 carry /etc/resolv.conf /etc/hosts /etc/pip.conf

@@ -105,4 +105,6 @@ if [ "$what" = test ]; then
     python_tools .venv tests/requirements.txt --system-site-packages
     # Faucet wants an os-ken older than the tests' own.
     python_tools .venv-faucet tests/faucet-requirements.txt
+    # The tests of bare.sh run in a network of their own, from where it cannot be downloaded.
+    scripts/bare.sh --prepare || echo "setup.sh: there is no pristine system, so the tests of scripts/bare.sh fail" >&2
 fi

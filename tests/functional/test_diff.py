@@ -151,7 +151,7 @@ def test_mistakes_are_named_with_status_2(switch, ask, lines, args, error):
 
 
 def test_what_is_no_bridge_and_no_file(switch, tmp_path):
-    for args, error in ((["br9", "--flows", tmp_path], "no such bridge: br9"), (["br0", "--flows", tmp_path], "not a file"),
+    for args, error in ((["br9", "--flows", tmp_path], "no such bridge: br9"), (["br0", "--flows", tmp_path], "not a regular file"),
                         (["br0", "--flows", tmp_path / "none"], "No such file")):
         r = switch.cli("diff", *args, check=False)
         assert r.returncode == 2 and error in r.stderr, r
