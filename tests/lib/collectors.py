@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from .net import run
@@ -96,6 +97,11 @@ class Capture:
 
     def stop(self):
         if self.proc.poll() is None:
+            # What it has not read by then is lost.
+            size = -1
+            while self.file.stat().st_size != size:
+                size = self.file.stat().st_size
+                time.sleep(0.3)
             self.proc.terminate()
             self.proc.wait(10)
 
