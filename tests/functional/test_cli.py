@@ -33,6 +33,13 @@ def check(tmp_path, text):
     return r.returncode, r.stderr + r.stdout
 
 
+def test_a_configuration_may_come_by_a_pipe():
+    done = subprocess.run([WEIR, "check", "/dev/stdin"], input=CONFIG, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    endless = run(WEIR, "check", "/dev/zero", check=False)
+    assert endless.returncode == 1 and "bytes" in endless.stderr
+
+
 def test_doctor_examines_this_machine():
     findings = json.loads(run(WEIR, "doctor", "--json").stdout)
     found = {f["area"]: f for f in findings}

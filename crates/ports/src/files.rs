@@ -150,9 +150,18 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Reads a regular file of at most `limit` bytes. Anything else may never end, or keep the caller until somebody writes to it.
 pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read(open_regular(path)?, limit)
+}
+
+/// Reads at most `limit` bytes of whatever it is: for who holds up nobody else, since a pipe keeps the caller until its other end is closed.
+pub fn read_any(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read(File::open(path)?, limit)
+}
+
+fn read(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // It may grow while it is read.
-    open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(wrong(format!("it has more than {limit} bytes")));
     }
@@ -306,5 +315,7 @@ mod tests {
             let error = read_regular(other, 5).unwrap_err().to_string();
             assert!(error.contains("not a regular file"), "{error}");
         }
+        assert!(read_any(Path::new("/dev/zero"), 5).unwrap_err().to_string().contains("more than 5 bytes"));
+        assert_eq!(read_any(Path::new("/dev/null"), 5).unwrap(), b"");
     }
 }

@@ -73,7 +73,7 @@ pub struct TomlSource {
 impl TomlSource {
     /// Reads the file at `path`, and looks whether this machine has the cores that it names.
     pub fn open(path: PathBuf) -> Result<TomlSource, ConfigErrors> {
-        Ok(TomlSource { first: load_for_this_machine(&path)?, location: path.display().to_string(), path })
+        Ok(TomlSource { first: for_this_machine(load(&path))?, location: path.display().to_string(), path })
     }
 }
 
@@ -100,7 +100,7 @@ impl ConfigSource for TomlSource {
         let path = self.path.clone();
         let reading = std::thread::Builder::new().name("config-reader".into()).spawn(move || {
             // The receiver may have been dropped.
-            let _ = reply.send(load_for_this_machine(&path));
+            let _ = reply.send(for_this_machine(read(&path, ports::files::read_regular)));
         });
         reading.map_err(|e| format!("cannot start a thread that reads the configuration: {e}"))?;
         match answer.await {
@@ -112,8 +112,8 @@ impl ConfigSource for TomlSource {
     async fn applied(&mut self, _: &Running<'_>) {}
 }
 
-fn load_for_this_machine(path: &Path) -> Result<Loaded, ConfigErrors> {
-    let loaded = load(path)?;
+fn for_this_machine(loaded: Result<Loaded, ConfigErrors>) -> Result<Loaded, ConfigErrors> {
+    let loaded = loaded?;
     match check::cores(&loaded.desired, &loaded.origins) {
         missing if missing.is_empty() => Ok(loaded),
         missing => Err(ConfigErrors(missing)),
@@ -132,13 +132,16 @@ const VLAN: &str = "the number of a VLAN (4095 is reserved)";
 /// Longest configuration, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 
-/// Reads the file at `path`.
+/// Reads the file at `path`, which may be a pipe: not for a daemon that runs.
 pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
+    read(path, ports::files::read_any)
+}
+
+fn read(path: &Path, read: fn(&Path, u64) -> std::io::Result<Vec<u8>>) -> Result<Loaded, ConfigErrors> {
     let failed = |problem: String| {
         ConfigErrors(vec![ConfigError { file: path.into(), line: None, key: String::new(), problem }])
     };
-    let bytes = ports::files::read_regular(path, MAX_FILE)
-        .map_err(|e| failed(format!("cannot read the configuration: {e}")))?;
+    let bytes = read(path, MAX_FILE).map_err(|e| failed(format!("cannot read the configuration: {e}")))?;
     let text = String::from_utf8(bytes).map_err(|e| failed(format!("the configuration is not UTF-8: {e}")))?;
     parse(path, &text)
 }
