@@ -199,7 +199,7 @@ pub(super) fn apply(transaction: &mut Transaction, change: &FlowMod) -> Result<(
     let change = &*tlv::placed_flow_mod(change, &transaction.bridge.tlv)?;
     match change.command {
         FlowModCommand::Add => add(transaction, change),
-        FlowModCommand::Modify | FlowModCommand::ModifyStrict => modify(transaction, change),
+        FlowModCommand::Modify | FlowModCommand::ModifyStrict => modify(transaction, change, usize::MAX).map(drop),
         FlowModCommand::Delete | FlowModCommand::DeleteStrict => {
             delete(transaction, change);
             Ok(())
@@ -335,7 +335,13 @@ pub(crate) fn modify_adds(change: &FlowMod) -> bool {
     change.new_cookie.is_some() && change.cookie.mask == 0
 }
 
-fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError> {
+/// Does what a modify asks for, unless it is about more flows than `most`: then nothing, and the answer is false.
+pub(super) fn modify_at_most(transaction: &mut Transaction, change: &FlowMod, most: usize) -> Result<bool, OfError> {
+    let change = &*tlv::placed_flow_mod(change, &transaction.bridge.tlv)?;
+    modify(transaction, change, most)
+}
+
+fn modify(transaction: &mut Transaction, change: &FlowMod, most: usize) -> Result<bool, OfError> {
     check_modify(transaction.bridge, change)?;
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::ModifyStrict {
         strict(transaction.bridge, change).cloned().collect()
@@ -344,21 +350,36 @@ fn modify(transaction: &mut Transaction, change: &FlowMod) -> Result<(), OfError
     };
     let found: Vec<_> = found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie)).collect();
     if found.is_empty() {
-        return if modify_adds(change) { add(transaction, change) } else { Ok(()) };
+        return if modify_adds(change) { add(transaction, change).map(|()| true) } else { Ok(true) };
+    }
+    if found.len() > most {
+        return Ok(false);
     }
     transaction.effort += MODIFICATION * found.len();
     replace_rules(transaction, change, found);
+    Ok(true)
+}
+
+/// Gives some of the rules that a modify is about its instructions, as long as there is nothing wrong with these.
+pub(super) fn modify_rules(
+    transaction: &mut Transaction,
+    change: &FlowMod,
+    rules: Vec<Arc<Rule>>,
+) -> Result<(), OfError> {
+    let change = &*tlv::placed_flow_mod(change, &transaction.bridge.tlv)?;
+    check_modify(transaction.bridge, change)?;
+    replace_rules(transaction, change, rules);
     Ok(())
 }
 
 /// What is wrong with the instructions of a modify.
-pub(super) fn check_modify(bridge: &BridgeState, change: &FlowMod) -> Result<(), OfError> {
+fn check_modify(bridge: &BridgeState, change: &FlowMod) -> Result<(), OfError> {
     let table = change.table.filter(|table| *table != TableId::ALL);
     check_instructions(&change.instructions, &change.matching, table, &Known::leniently(bridge, change.lenient))
 }
 
 /// Gives rules the instructions of a modify.
-pub(super) fn replace_rules(transaction: &mut Transaction, change: &FlowMod, rules: Vec<Arc<Rule>>) {
+fn replace_rules(transaction: &mut Transaction, change: &FlowMod, rules: Vec<Arc<Rule>>) {
     let now = transaction.now;
     let instructions = transaction.bridge.instructions.share(&change.instructions);
     for rule in rules {

@@ -12,7 +12,7 @@ use openflow::{
     TableId,
 };
 
-use super::flows::{check_modify, range_of, replace_rules};
+use super::flows::{modify_at_most, modify_rules, range_of};
 use super::walk::FlowWalk;
 use super::{Bridge, groups, meters};
 use crate::model::config::N_TABLES;
@@ -56,7 +56,12 @@ impl Bridge {
         }
         let modifies = change.command == FlowModCommand::Modify;
         if modifies {
-            self.read(|state| check_modify(state, change)).unwrap_or(Ok(()))?;
+            // Only by a look at them is it known how many there are, and whether one is to be added instead.
+            let mut is_done = true;
+            self.transact(|transaction| modify_at_most(transaction, change, at_once).map(|done| is_done = done))?;
+            if is_done {
+                return Ok(None);
+            }
         }
         // Where the flows send to matters to deletes only.
         let walk = self.walk_rules(FlowStatsRequest {
@@ -141,11 +146,10 @@ impl Piecewise {
                     rules.is_some()
                 }
                 Left::Modified(walk, change) => {
-                    // What it needs may have gone since the last piece.
-                    check_modify(transaction.bridge, change)?;
                     let rules = walk.next_of(transaction.bridge, PIECE);
                     let more = rules.is_some();
-                    replace_rules(transaction, change, rules.unwrap_or_default());
+                    // What it needs may have gone since the last piece.
+                    modify_rules(transaction, change, rules.unwrap_or_default())?;
                     more
                 }
                 Left::Shared(shared) => remove_shared(transaction, shared),
@@ -252,7 +256,7 @@ mod tests {
             change.out_port = port.map_or(OfPort::ANY, OfPort);
             at_once.flow_mod(&change).unwrap();
             let mut piecewise = in_pieces.begin(&change, FLOWS as usize / 2).unwrap();
-            prop_assert_eq!(piecewise.is_some(), parity.is_none() && table.is_none());
+            prop_assert_eq!(piecewise.is_some(), parity.is_none() && table.is_none() && !(modifies && cookie.is_some()));
             if let Some(piecewise) = &mut piecewise {
                 let before = left(&in_pieces);
                 piecewise.go_on();
@@ -333,6 +337,25 @@ mod tests {
         let refused =
             bridge.begin_group_mod(&group(GroupCommand::Delete, wrong, &[])).map(|deletion| deletion.is_some());
         assert_eq!(refused, Err(OfError::OFPGMFC_INVALID_GROUP));
+    }
+
+    #[test]
+    fn a_modification_of_few_among_many_flows_is_done_at_once_and_one_of_none_adds() {
+        let bridge = bridge();
+        (0..FLOWS).for_each(|number| bridge.flow_mod(&flow(number)).unwrap());
+        let modify = |number: u32| {
+            let mut change = FlowMod { command: FlowModCommand::Modify, priority: 5, ..flow(number) };
+            change.instructions = Instructions::apply(vec![Action::output(OfPort(9))]);
+            change.table = Some(TableId(0));
+            assert!(bridge.begin(&change, 8).unwrap().is_none());
+            left(&bridge).iter().filter(|flow| flow.contains("OfPort(9)")).count()
+        };
+        assert_eq!((modify(10), left(&bridge).len()), (1, FLOWS as usize));
+        assert_eq!(
+            (modify(FLOWS), left(&bridge).len()),
+            (2, FLOWS as usize + 1),
+            "it has a cookie for the flow to add"
+        );
     }
 
     #[test]
