@@ -136,8 +136,6 @@ impl Balancer {
 
 /// The inputs of the balancer. `queues` and `assignments` are of the same receive queues, in the same order.
 pub struct Inputs {
-    /// The time.
-    pub now: Time,
     /// How queues are scheduled.
     pub scheduling: Scheduling,
     /// What each queue has cost in the last minute, and where it is wanted.
@@ -153,11 +151,12 @@ pub struct Inputs {
 /// Whether to move queues.
 impl Balancer {
     /// Whether the queues are to be scheduled anew: a look is due, a worker is overloaded, and the loads would become more
-    /// equal.
-    pub fn decide(&mut self, inputs: &Inputs) -> bool {
-        if !self.is_due(inputs.now) {
-            return false;
-        }
+    /// equal. The inputs, which are of all queues, are collected only where a look is due.
+    pub fn decide(&mut self, now: Time, inputs: impl FnOnce() -> Inputs) -> bool {
+        self.is_due(now) && self.is_better(&inputs())
+    }
+
+    fn is_better(&mut self, inputs: &Inputs) -> bool {
         let settings = self.settings();
         let isolated = inputs.scheduling.isolated(&inputs.assignments);
         let mut open = inputs.workers.iter().filter(|(worker, _)| !isolated.contains(&worker.number));
@@ -267,7 +266,6 @@ mod tests {
     fn overloaded() -> Inputs {
         let worker = |number, busy| (EligibleWorker { number, core: Some(number), node: 0 }, Some(busy));
         Inputs {
-            now: Time(0),
             scheduling: Scheduling::default(),
             queues: vec![QueueLoad { cycles: 48, ..QueueLoad::default() }; 2],
             assignments: vec![Assignment { worker: 0, pinned: false }; 2],
@@ -280,8 +278,8 @@ mod tests {
     fn decides(settings: AutoBalance, inputs: Inputs) -> bool {
         let mut balancer = Balancer::default();
         balancer.set(settings);
-        assert!(!balancer.decide(&inputs), "the first interval has begun");
-        balancer.decide(&Inputs { now: inputs.now + 2 * MINUTE, ..inputs })
+        assert!(!balancer.decide(Time(0), || unreachable!()), "the first interval has begun");
+        balancer.decide(Time(0) + 2 * MINUTE, || inputs)
     }
 
     #[test]

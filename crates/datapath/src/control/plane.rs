@@ -388,12 +388,11 @@ impl ControlPlane {
 
     /// Moves receive queues where that is due and of use.
     pub fn balance(&mut self) {
-        let inputs = {
+        let inputs = || {
             let ports = self.ports.lock();
             let pool = self.pool.read();
             let worker = |worker: scheduler::EligibleWorker| (worker, pool.least_busy(worker.number));
             Inputs {
-                now: self.resources.clock.now(),
                 scheduling: self.scheduling,
                 queues: ports.loads(),
                 assignments: ports.assignments(),
@@ -401,7 +400,7 @@ impl ControlPlane {
                 elapsed: pool.elapsed().sum(),
             }
         };
-        if self.balancer.decide(&inputs) {
+        if self.balancer.decide(self.resources.clock.now(), inputs) {
             self.schedule();
         }
     }

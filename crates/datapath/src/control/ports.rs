@@ -1,7 +1,7 @@
 //! The ports, as the control plane knows them: their numbers, and which workers have which of their transmit and
 //! receive queues.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ports::{Port, RxQueue, TxQueue};
@@ -22,6 +22,10 @@ use crate::worker::rx_queue::Rx;
 #[derive(Default)]
 pub struct PortTable {
     ports: BTreeMap<PortNo, ManagedPort>,
+    /// The same, by name.
+    by_name: HashMap<String, PortNo>,
+    /// What each worker has of receive queues; `None` where it has to be counted anew.
+    held: Option<HashMap<usize, Held>>,
     /// The number given last.
     last: u32,
     /// Drops when they were reset.
@@ -42,6 +46,38 @@ pub struct ManagedPort {
     rx: Vec<ManagedRxQueue>,
     /// Core that is wanted for a receive queue.
     affinity: BTreeMap<usize, usize>,
+}
+
+/// How many receive queues a worker has.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Held {
+    /// Of ports in poll mode.
+    pmd: Queues,
+    /// Of all ports.
+    all: Queues,
+}
+
+/// How many there are, and whether one of them is pinned.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Queues {
+    count: usize,
+    pinned: bool,
+}
+
+impl Queues {
+    fn add(&mut self, assignment: Assignment) {
+        self.count += 1;
+        self.pinned |= assignment.pinned;
+    }
+}
+
+impl Held {
+    fn add(&mut self, is_pmd: bool, assignment: Assignment) {
+        self.all.add(assignment);
+        if is_pmd {
+            self.pmd.add(assignment);
+        }
+    }
 }
 
 /// A receive queue, as the control plane knows it.
@@ -84,7 +120,7 @@ impl PortTable {
         workers: &[EligibleWorker],
         max_workers: usize,
     ) -> Result<NewPort, Error> {
-        if self.ports.values().any(|other| other.dp_port.port.name() == port.name()) {
+        if self.by_name.contains_key(port.name()) {
             return Err(Error::PortExists(port.name().to_owned()));
         }
         let number = match wanted {
@@ -97,6 +133,7 @@ impl PortTable {
         let (tx, queues) = TxQueues::make(&*port, &numbers)?;
         let dp_port = DpPort::new(number, port, max_workers);
         let managed = ManagedPort { dp_port: dp_port.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
+        self.by_name.insert(dp_port.port.name().to_owned(), number);
         self.ports.insert(number, managed);
         // One that was asked for, as the UDP port of a tunnel, may be far above those that are given in order.
         if wanted.is_none() && !dp_port.port.is_tunnel() {
@@ -122,6 +159,9 @@ impl PortTable {
             let Some(port) = self.ports.get_mut(&dp_port.no).filter(same) else { break };
             let (index, cycles) = (port.rx.len(), Arc::new(Counter::default()));
             let assignment = Assignment { worker, pinned: false };
+            if let Some(held) = &mut self.held {
+                held.entry(worker).or_default().add(dp_port.port.is_pmd(), assignment);
+            }
             port.rx.push(ManagedRxQueue { assignment, cycles: cycles.clone(), load: LoadHistory::default() });
             let mut rx = Rx::new(dp_port, index, queue, cycles);
             let stages = self.ingress_source.as_ref().and_then(|make| make(&*dp_port.port, index));
@@ -142,8 +182,13 @@ impl PortTable {
             return Err(Error::NoSuchPort(unknown));
         }
         let mut removed = Vec::with_capacity(going.len());
+        self.held = None;
         for port in going {
-            removed.extend(self.ports.remove(port));
+            let gone = self.ports.remove(port);
+            if let Some(gone) = &gone {
+                self.by_name.remove(gone.dp_port.port.name());
+            }
+            removed.extend(gone);
             self.drops_base.remove(port);
         }
         Ok(removed)
@@ -171,20 +216,31 @@ impl PortTable {
     }
 
     /// The worker with the fewest receive queues, for another one of `port`; the one on the first core of them.
-    fn least_loaded(&self, port: &dyn Port, workers: &[EligibleWorker]) -> usize {
+    fn least_loaded(&mut self, port: &dyn Port, workers: &[EligibleWorker]) -> usize {
+        let held = self.held.take().unwrap_or_else(|| self.count_held());
         let (node, is_pmd) = (port.numa_node(), port.is_pmd());
         let queues = |worker: &&EligibleWorker| {
+            let held = held.get(&worker.number).copied().unwrap_or_default();
             // Queues of ports that are not in poll mode do not change where those go that are.
-            let counted = self.ports.values().filter(|other| !is_pmd || other.dp_port.port.is_pmd());
-            let all = counted.flat_map(|port| &port.rx).map(|rx| rx.assignment);
-            // A worker with a pinned queue gets no others, if there is another worker.
-            let (pinned, count) = all
-                .filter(|assignment| assignment.worker == worker.number)
-                .fold((false, 0), |(pinned, count), assignment| (pinned || assignment.pinned, count + 1));
+            let counted = if is_pmd { held.pmd } else { held.all };
             let is_foreign = node.is_some_and(|node| node != worker.node);
-            (pinned, is_foreign, count, worker.core, worker.number)
+            // A worker with a pinned queue gets no others, if there is another worker.
+            (counted.pinned, is_foreign, counted.count, worker.core, worker.number)
         };
-        workers.iter().min_by_key(queues).map_or(0, |worker| worker.number)
+        let least = workers.iter().min_by_key(queues).map_or(0, |worker| worker.number);
+        self.held = Some(held);
+        least
+    }
+
+    fn count_held(&self) -> HashMap<usize, Held> {
+        let mut held: HashMap<usize, Held> = HashMap::new();
+        for port in self.ports.values() {
+            let is_pmd = port.dp_port.port.is_pmd();
+            for rx in &port.rx {
+                held.entry(rx.assignment.worker).or_default().add(is_pmd, rx.assignment);
+            }
+        }
+        held
     }
 }
 
@@ -193,6 +249,11 @@ impl PortTable {
     /// The part of a port that workers know, too.
     pub fn get(&self, port: PortNo) -> Option<&Arc<DpPort>> {
         self.ports.get(&port).map(|port| &port.dp_port)
+    }
+
+    /// The same of the port with this name.
+    pub fn named(&self, name: &str) -> Option<&Arc<DpPort>> {
+        self.get(*self.by_name.get(name)?)
     }
 
     /// The same of every port, in the order of their numbers.
@@ -249,7 +310,7 @@ impl PortTable {
 
     /// Records which worker polls each of them from now on. Returns the queues that have to move.
     pub fn reassign(&mut self, assignments: Vec<Assignment>) -> Vec<RxMove> {
-        self.steps_since = None;
+        (self.steps_since, self.held) = (None, None);
         let mut assignments = assignments.into_iter();
         let mut moves: BTreeMap<(PortNo, usize), BTreeMap<usize, usize>> = BTreeMap::new();
         for (&number, port) in &mut self.ports {
@@ -423,6 +484,72 @@ impl TxQueues {
             None => {
                 self.spare.push(queue);
                 None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ports::registry::{Env, PortSpec, open};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What may happen to the table: a port comes, one goes, queues change hands.
+    #[derive(Clone, Debug)]
+    enum Change {
+        Add { name: u8, is_pmd: bool, queues: u8 },
+        Remove { index: usize },
+        Reassign { workers: Vec<(usize, bool)> },
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        let add = (0..20u8, any::<bool>(), 1..4u8);
+        prop_oneof![
+            4 => add.prop_map(|(name, is_pmd, queues)| Change::Add { name, is_pmd, queues }),
+            2 => any::<usize>().prop_map(|index| Change::Remove { index }),
+            1 => prop::collection::vec((0..3usize, prop::bool::weighted(0.1)), 60)
+                .prop_map(|workers| Change::Reassign { workers }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_by_name_or_was_counted_is_what_a_look_at_all_ports_finds(
+            changes in prop::collection::vec(change(), 1..40),
+        ) {
+            let (mut table, env) = (PortTable::default(), Env::default());
+            let worker = |number| EligibleWorker { number, core: Some(number), node: 0 };
+            let workers = [worker(0), worker(1), worker(2)];
+            for change in changes {
+                match change {
+                    Change::Add { name, is_pmd, queues } => {
+                        let kind = if is_pmd { "dummy-pmd" } else { "dummy" };
+                        let spec = PortSpec::new(&format!("p{name}"), kind).with(&[("n_rxq", &queues.to_string())]);
+                        let exists = table.all().iter().any(|other| other.port.name() == format!("p{name}"));
+                        let added = table.add(open(&spec, &env).unwrap(), None, &workers, 3);
+                        prop_assert_eq!(matches!(added, Err(Error::PortExists(_))), exists);
+                        prop_assert_eq!(added.is_ok(), !exists);
+                    }
+                    Change::Remove { index } => {
+                        let all = table.all();
+                        if !all.is_empty() {
+                            table.remove(&[all[index % all.len()].no]).unwrap();
+                        }
+                    }
+                    Change::Reassign { workers } => {
+                        let assignments = workers.into_iter().map(|(worker, pinned)| Assignment { worker, pinned });
+                        let count = table.assignments().len();
+                        table.reassign(assignments.cycle().take(count).collect());
+                    }
+                }
+                let counted = table.count_held();
+                prop_assert_eq!(table.held.as_ref().unwrap_or(&counted), &counted);
+                for name in (0..20).map(|name| format!("p{name}")) {
+                    let scanned = table.all().into_iter().find(|port| port.port.name() == name);
+                    prop_assert_eq!(table.named(&name).map(|port| port.no), scanned.map(|port| port.no));
+                }
             }
         }
     }

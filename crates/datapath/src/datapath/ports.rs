@@ -196,6 +196,11 @@ impl Datapath {
         self.ports.lock().get(port).map(|dp_port| dp_port.port.clone())
     }
 
+    /// The port with this name, and its number.
+    pub fn port_named(&self, name: &str) -> Option<(PortNo, Arc<dyn Port>)> {
+        self.ports.lock().named(name).map(|dp_port| (dp_port.no, dp_port.port.clone()))
+    }
+
     /// All ports, in the order of their numbers.
     pub fn ports(&self) -> Vec<(PortNo, Arc<dyn Port>)> {
         self.ports.lock().all().into_iter().map(|dp_port| (dp_port.no, dp_port.port.clone())).collect()

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use datapath::PortNo;
-use hashbrown::HashSet;
 use openflow::{
     OfError, OfPort, PortConfig, PortDesc, PortMod, PortReason, PortState as OfPortState, PortStats, PortStatus,
 };
@@ -44,14 +43,15 @@ impl Bridge {
                 // There may be upcalls as soon as a worker polls it.
                 let announce = |dp_port| outcome = self.enter(port, spec, Some(dp_port));
                 let added = datapath.and_then(|datapath| Ok(datapath.add_port_with(device, announce)?));
-                if let Err(error) = added {
-                    self.switch.forwarding.write().by_name.remove(&name);
-                    return Err(error);
-                }
+                outcome = added.and(outcome);
             }
         }
         if let Err(error) = outcome {
-            self.switch.forwarding.write().by_name.remove(&name);
+            let mut forwarding = self.switch.forwarding.write();
+            forwarding.by_name.remove(&name);
+            if let Some(bridge) = forwarding.bridges.get_mut(&self.id) {
+                bridge.port_numbers.entered(port);
+            }
             return Err(error);
         }
         self.tell_port(port, PortReason::Add, None);
@@ -101,6 +101,7 @@ impl Bridge {
             patch,
         };
         bridge.ports.insert(port, state);
+        bridge.port_numbers.entered(port);
         bridge.tell_bonds();
         let guarded = bridge.guard_against_loops();
         bridge.configure_multicast();
@@ -118,23 +119,14 @@ impl Bridge {
             let bridge = forwarding.bridges.get(id).map_or_else(String::new, |bridge| bridge.config.name.clone());
             return Err(Error::PortExists { port: spec.name.clone(), bridge });
         }
-        let of_bridge = forwarding.by_name.values().filter(|(bridge, _)| *bridge == self.id);
-        let taken: HashSet<OfPort> = of_bridge.map(|&(_, port)| port).collect();
-        let taken = |port: OfPort| taken.contains(&port);
         let port = if spec.name == *self.name {
             OfPort::LOCAL
         } else {
             let no_number = || Error::NoPortNumber(self.name.to_string());
             let now = self.switch.clock.now();
-            let numbers = forwarding.bridges.get_mut(&self.id).map(|bridge| &mut bridge.port_numbers);
-            let numbers = numbers.ok_or_else(no_number)?;
-            match spec.request.filter(|&port| port != OfPort::LOCAL && !taken(port)) {
-                Some(wanted) => {
-                    numbers.requested(wanted);
-                    wanted
-                }
-                None => numbers.allocate(taken, now).ok_or_else(no_number)?,
-            }
+            let BridgeState { ports, port_numbers, .. } = forwarding.bridges.get_mut(&self.id).ok_or_else(no_number)?;
+            let request = spec.request.filter(|&port| port != OfPort::LOCAL);
+            port_numbers.reserve(request, |port| ports.contains_key(&port), now).ok_or_else(no_number)?
         };
         forwarding.by_name.insert(spec.name.clone(), (self.id, port));
         Ok(port)

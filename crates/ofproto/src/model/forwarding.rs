@@ -170,6 +170,8 @@ pub(crate) struct BridgeState {
     /// The tables whose vacancy is told.
     pub watched_tables: BTreeSet<TableId>,
     pub ports: BTreeMap<OfPort, PortState>,
+    /// Ports may have a state in a spanning tree.
+    pub has_tree_states: bool,
     pub port_numbers: PortNumbers,
     /// The latest changes of ports that translations find by their numbers, all of them by those of OpenFlow 1.0.
     pub port_changes: NumberChanges<u16>,
@@ -221,6 +223,7 @@ impl BridgeState {
             tables: (0..TABLES).map(|_| Table::default()).collect(),
             watched_tables: BTreeSet::new(),
             ports: BTreeMap::new(),
+            has_tree_states: false,
             port_numbers: PortNumbers::default(),
             bonds: BTreeMap::new(),
             lacp: BTreeMap::new(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use openflow::OfPort;
 use packet::Time;
 
@@ -19,12 +19,39 @@ pub(crate) struct PortNumbers {
     last: u32,
     /// Those that rest, and since when. There are no more of them than numbers.
     freed: HashMap<OfPort, Time>,
+    /// Those of ports that are being added.
+    reserved: HashSet<OfPort>,
 }
 
 impl PortNumbers {
-    /// A number for a port: the next one that is not taken and does not rest, or else the one that has rested longest.
-    /// `None` when all are taken.
-    pub fn allocate(&mut self, taken: impl Fn(OfPort) -> bool, now: Time) -> Option<OfPort> {
+    /// A number for a port that is being added: the one that it requests, if that is free, or else the next one. It stays
+    /// reserved until the port has [entered](PortNumbers::entered) the bridge or has failed to.
+    pub fn reserve(
+        &mut self,
+        requested: Option<OfPort>,
+        has_port: impl Fn(OfPort) -> bool,
+        now: Time,
+    ) -> Option<OfPort> {
+        let port = match requested.filter(|port| !has_port(*port) && !self.reserved.contains(port)) {
+            Some(requested) => {
+                self.freed.remove(&requested);
+                requested
+            }
+            None => self.allocate(has_port, now)?,
+        };
+        self.reserved.insert(port);
+        Some(port)
+    }
+
+    /// Says that the bridge itself knows now whether there is a port with this number.
+    pub fn entered(&mut self, port: OfPort) {
+        self.reserved.remove(&port);
+    }
+
+    /// The next number that is not taken and does not rest, or else the one that has rested longest. `None` when all are
+    /// taken.
+    fn allocate(&mut self, has_port: impl Fn(OfPort) -> bool, now: Time) -> Option<OfPort> {
+        let taken = |port: OfPort| has_port(port) || self.reserved.contains(&port);
         let next = (self.last + 1..FIRST_REQUESTED).chain(1..=self.last).map(OfPort);
         let mut rested: Option<(Time, OfPort)> = None;
         let mut found = None;
@@ -46,11 +73,6 @@ impl PortNumbers {
         }
         self.freed.remove(&port);
         Some(port)
-    }
-
-    /// Says that a port has been given the number that it asked for.
-    pub fn requested(&mut self, port: OfPort) {
-        self.freed.remove(&port);
     }
 
     /// Says that the port with this number has been removed.
@@ -93,7 +115,21 @@ mod tests {
         assert_eq!(numbers.allocate(|port| port.0 < FIRST_REQUESTED, at(3)), Some(OfPort(FIRST_REQUESTED)));
         assert_eq!(numbers.allocate(|_| true, at(3)), None);
         numbers.free(OfPort(7), at(3));
-        numbers.requested(OfPort(7));
+        assert_eq!(numbers.reserve(Some(OfPort(7)), |_| false, at(3)), Some(OfPort(7)));
         assert!(numbers.freed.is_empty(), "who asks for one has it at once");
+    }
+
+    #[test]
+    fn a_number_is_reserved_until_its_port_is_there() {
+        let mut numbers = PortNumbers::default();
+        let nobody = |_: OfPort| false;
+        assert_eq!(numbers.reserve(None, nobody, at(0)), Some(OfPort(1)));
+        assert_eq!(numbers.reserve(Some(OfPort(2)), nobody, at(0)), Some(OfPort(2)));
+        assert_eq!(numbers.reserve(Some(OfPort(2)), nobody, at(0)), Some(OfPort(3)), "it is given to another");
+        numbers.last = 0;
+        assert_eq!(numbers.reserve(None, nobody, at(0)), Some(OfPort(4)), "so are those before");
+        numbers.entered(OfPort(2));
+        assert_eq!(numbers.reserve(Some(OfPort(2)), |port| port == OfPort(2), at(0)), Some(OfPort(5)), "it is there");
+        assert_eq!(numbers.reserve(Some(OfPort(2)), nobody, at(0)), Some(OfPort(2)), "it has failed to come");
     }
 }

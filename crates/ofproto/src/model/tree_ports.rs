@@ -25,6 +25,11 @@ impl BridgeState {
     pub fn guard_against_loops(&mut self) -> Vec<OfPort> {
         let protocol = self.config.spanning_tree.protocol;
         let is_off = protocol == Protocol::Off;
+        // Without a spanning tree no port has a state, and there may be thousands of them.
+        if is_off && !self.has_tree_states {
+            return Vec::new();
+        }
+        self.has_tree_states = !is_off;
         let of_other = |port: &PortState| port.spanning_tree.state.map(State::protocol) != Some(protocol);
         let stale: Vec<_> = self.ports.values().filter(|port| of_other(port)).map(|port| port.port).collect();
         let mut changed = Vec::new();

@@ -12,11 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datapath::pipeline::ingress::{Ingress, IngressSource};
-use datapath::{Datapath, PortNo};
+use datapath::Datapath;
 use ingress::ebpf::PortProgram;
 use ingress::{PortFilter, RuleCounts, RuleSet};
 use parking_lot::Mutex;
-use ports::Port;
 
 use super::compiler::Compiler;
 use super::offload::{OffloadStatus, Offloads};
@@ -174,7 +173,7 @@ impl IngressFilters {
             let entry = by_port.get(port);
             (entry.and_then(|entry| entry.filter.clone()), entry.is_some_and(|entry| !entry.is_kept_here))
         };
-        let early = device(datapath, port).and_then(|(_, device)| device.early_drop());
+        let early = datapath.port_named(port).and_then(|(_, device)| device.early_drop());
         let is_set = early.as_ref().zip(filter.as_ref()).is_some_and(|(e, f)| self.offloads.is_set(port, e, f, wanted));
         if !is_set {
             self.offloads.set(port, early, filter.as_ref(), wanted);
@@ -233,7 +232,7 @@ impl IngressFilters {
             std::mem::replace(&mut entry.before, before)
         };
         drop(earlier);
-        if let Some((number, _)) = device(datapath, port) {
+        if let Some((number, _)) = datapath.port_named(port) {
             // The port may have gone since.
             let _ = datapath.set_ingress(number, |_| filter.as_deref().map(for_queue));
         }
@@ -245,10 +244,6 @@ impl IngressFilters {
 /// Loads a program.
 fn open(wanted: &IngressProgram) -> Result<Arc<PortProgram>, String> {
     PortProgram::open(&wanted.path, wanted.name.as_deref()).map(Arc::new)
-}
-
-fn device(datapath: &Datapath, port: &str) -> Option<(PortNo, Arc<dyn Port>)> {
-    datapath.ports().into_iter().find(|(_, device)| device.name() == port)
 }
 
 fn for_queue(filter: &PortFilter) -> Box<Ingress> {
