@@ -56,8 +56,9 @@ class Host:
     def mac(self):
         return self.run("cat", "/sys/class/net/eth0/address").stdout.strip()
 
-    def ping(self, address, count=3, interval=0.05, wait=4):
-        """How many of `count` pings were answered."""
+    def ping(self, address, count=3, interval=0.2, wait=4):
+        """How many of `count` pings were answered. Where at least one was, ping waits for the last answers only as long as the
+        interval, or twice the longest round trip."""
         family = "-6" if ":" in address else "-4"
         r = self.run("ping", family, "-n", "-c", count, "-i", interval, "-W", wait, address, check=False, timeout=60)
         return int(re.search(r"(\d+) received", r.stdout)[1])
