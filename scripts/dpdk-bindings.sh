@@ -20,7 +20,7 @@ functions=(
     rte_eth_iterator_init rte_eth_iterator_next rte_eth_iterator_cleanup rte_eth_find_next
     rte_vhost_driver_{register,unregister,start,callback_register,disable_features}
     rte_vhost_{dequeue,enqueue}_burst rte_vhost_enable_guest_notification rte_vhost_vring_stats_get{,_names}
-    rte_vhost_get_{ifname,mtu,negotiated_features,numa_node,vring_num}
+    rte_vhost_get_{ifname,mtu,negotiated_features,numa_node,vring_num} rte_vhost_rx_queue_count
 )
 types=(
     rte_eth_conf rte_eth_dev_info rte_eth_rxconf rte_eth_txconf rte_eth_link rte_eth_stats rte_eth_xstat

@@ -84,7 +84,7 @@ def test_suspicious_turns_are_logged(switch):  # noqa: F811
     switch.expect("Neighborhood of suspicious")
     switch.expect("excessive rate")
     switch.appctl("dpif-netdev/pmd-perf-log-set", "on", "-us", "1000000")
-    assert "pmd-perf-log-set: on, before=5, after=5, extend=false, us_thr=1000000" in switch.log()
+    assert "pmd-perf-log-set: on, before=5, after=5, extend=false, us_thr=1000000, q_thr=128" in switch.log()
     receive(switch, 3)
     assert "Suspicious" not in switch.log(), "no turn takes a second"
     # Each turn takes longer than nothing.

@@ -1,6 +1,7 @@
 """vhost-user ports, with dpdk-testpmd's virtio-user as the guest."""
 
 import os
+import re
 import socket
 import stat
 
@@ -278,6 +279,36 @@ def test_mtu(weir, net, testpmd, tmp_path):
     assert port(w, "vhost0")["mtu"] == 9000
     assert "2 received" in h.run(*ping, 4000, check=False).stdout
     assert port(w, "vhost0")["link_up"], "without a new connection"
+
+
+@pytest.mark.parametrize("packed", [0, 1], ids=["split", "packed"])
+def test_how_full_the_queues_of_guests_are(weir, testpmd, tmp_path, packed):
+    """`max vhost qlen`, where the rings are split: of packed ones, librte_vhost does not know it."""
+    w = weir(config([client("vhost0", tmp_path / "s")], more="[workers]\nperf-metrics = true"))
+    w.expect("uspicious iteration|excessive rate")
+    shown = lambda *args: w.cli("ctl", "dpif-netdev/pmd-perf-show", *args).stdout  # noqa: E731
+
+    def fullest():
+        """By the walls of the bins: in how many turns the fullest queue had so many frames."""
+        rows = [line.split() for line in shown().split("Histograms\n")[1].splitlines()[1:33]]
+        return {row[8]: int(row[9]) for row in rows if int(row[9])}
+
+    assert set(fullest()) == {"0"}, "no guest"
+    guest = testpmd([virtio(tmp_path / "s", packed_vq=packed)], "--forward-mode=txonly", "--auto-start")
+    connected(w, "vhost0")
+    until(lambda: statistics(w, "vhost0")["rx_packets"] > 10_000, 20, "frames of the guest")
+    if packed:
+        assert set(fullest()) == {"0"}
+        return
+    # Its ring of 256 is full whenever it is looked at.
+    until(lambda: any(wall == ">" or int(wall) > 128 for wall in fullest()), 20, "a full queue")
+    turns = shown("-nh", "-it", "1000").splitlines()
+    assert any(128 < int(line.split()[5]) <= 256 for line in turns if re.match(r"   \d", line)), turns
+    # A turn that finds so many is suspicious, however short it is.
+    w.cli("ctl", "dpif-netdev/pmd-perf-log-set", "on", "-us", "100000000", "-q", "129")
+    until(lambda: "Suspicious iteration (Vhost RX queue full)" in w.log(), 20, "the log")
+    w.cli("ctl", "dpif-netdev/pmd-perf-log-set", "off")
+    guest.close()
 
 
 def refused(w, name="vhost0"):

@@ -3433,6 +3433,7 @@ functions! {
         pkts: *mut *mut rte_mbuf,
         count: u16,
     ) -> u16;
+    pub fn rte_vhost_rx_queue_count(vid: ::core::ffi::c_int, qid: u16) -> u32;
     pub fn rte_vhost_vring_stats_get_names(
         vid: ::core::ffi::c_int,
         queue_id: u16,

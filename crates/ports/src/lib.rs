@@ -272,6 +272,12 @@ pub trait RxQueue: Send {
     fn next_due(&self) -> Option<Time> {
         None
     }
+
+    /// How many frames a guest has sent by this queue that wait to be received. `None`: it is no queue of a guest, or that
+    /// is not known. Asked where performance is measured in detail.
+    fn guest_waiting(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A transmit queue. Owned by one worker at a time.

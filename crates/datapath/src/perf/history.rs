@@ -73,6 +73,8 @@ iteration! {
     packets,
     /// Batches in which they were received.
     batches,
+    /// Frames that the fullest queue of a guest had when it was polled; of several turns, their sum.
+    guest_queue,
     /// Upcalls whose answers came back.
     upcalls,
     /// How long these took altogether, in cycles.
@@ -169,6 +171,6 @@ mod tests {
         let mut sum = Iteration { timestamp: 7, ..Iteration::default() };
         sum.add(&entry(1));
         sum.add(&entry(2));
-        assert_eq!((sum.timestamp, sum.iterations, sum.upcall_cycles), (7, 32, 44));
+        assert_eq!((sum.timestamp, sum.iterations, sum.upcall_cycles), (7, 32, 46));
     }
 }

@@ -38,6 +38,8 @@ metrics! {
     CyclesPerPacket linear(100, 30_000);
     /// Packets received together from a queue.
     ReceiveBatch linear(0, 32);
+    /// Frames that the fullest queue of a guest had in a turn.
+    TurnGuestQueue logarithmic(0, 512);
     /// Upcalls whose answers came back in a turn.
     TurnUpcalls linear(0, 30);
     /// Cycles from a packet's going up to its answer's being taken.

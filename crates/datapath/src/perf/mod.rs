@@ -9,7 +9,7 @@
 //! - if supervised ([`supervision`]), turns that take too long are handed over with those around them, by a ring, to who logs them.
 //!
 //! Unlike in OVS, an upcall does not hold the worker up: handlers do the work. So its cycles are the time from its packet's going up to the
-//! answer's being taken, and it counts in the turn in which it is taken. The fill level of queues of virtio guests is not measured.
+//! answer's being taken, and it counts in the turn in which it is taken.
 //!
 //! - [`histogram`]: a histogram, and where its bins end
 //! - [`history`]: the latest turns or milliseconds
@@ -28,4 +28,4 @@ pub mod worker;
 pub use histogram::{BINS, Bins};
 pub use history::Iteration;
 pub use metrics::{Metric, PerfMetrics};
-pub use supervision::{Supervision, Suspicious};
+pub use supervision::{Reason, Supervision, Suspicious};

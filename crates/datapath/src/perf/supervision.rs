@@ -1,6 +1,6 @@
 //! Which turns are suspicious, and how they are handed to who logs them (`dpif-netdev/pmd-perf-log-set` of ovs-vswitchd(8)).
 //!
-//! A turn is suspicious that takes too long: packets may have been lost meanwhile. It is handed over with some turns before and after it, when
+//! A turn is suspicious that takes too long, or that finds a queue of a guest too full: packets may have been lost meanwhile. It is handed over with some turns before and after it, when
 //! these have been, so that this does not disturb what is measured. A worker writes it to a ring of fixed size; where that is full, it is lost.
 
 use super::history::{Iteration, LENGTH};
@@ -24,11 +24,13 @@ pub struct Supervision {
     pub extends: bool,
     /// How long a turn may take, in microseconds.
     pub longest: u32,
+    /// How many frames in a queue of a guest are too many.
+    pub fullest: u32,
 }
 
 impl Default for Supervision {
     fn default() -> Supervision {
-        Supervision { before: 5, after: 5, extends: false, longest: 250 }
+        Supervision { before: 5, after: 5, extends: false, longest: 250, fullest: 128 }
     }
 }
 
@@ -47,6 +49,15 @@ impl Supervision {
     }
 }
 
+/// Why a turn is suspicious.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It took too long.
+    Cycles,
+    /// A queue of a guest was too full.
+    GuestQueue,
+}
+
 /// A suspicious turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspicious {
@@ -54,6 +65,8 @@ pub struct Suspicious {
     pub turn: u64,
     /// Its cycles.
     pub cycles: u64,
+    /// What is suspicious in it.
+    pub reason: Reason,
     /// The turns around it, the latest one first. None where another suspicious turn followed, with which they come.
     pub around: Vec<Iteration>,
 }
@@ -70,6 +83,7 @@ impl Suspicious {
 struct Pending {
     turn: u64,
     cycles: u64,
+    reason: Reason,
     begin: u64,
     end: u64,
 }
@@ -98,8 +112,13 @@ pub fn supervise(settings: Supervision, frequency: u64) -> (Box<Supervisor>, Sus
 impl Supervisor {
     /// Looks at a turn that is in the history now.
     pub fn check(&mut self, turn: &Iteration, metrics: &PerfMetrics) {
-        if turn.cycles > self.limit {
-            self.note(turn);
+        let reason = if turn.cycles > self.limit {
+            Some(Reason::Cycles)
+        } else {
+            (turn.guest_queue >= u64::from(self.settings.fullest)).then_some(Reason::GuestQueue)
+        };
+        if let Some(reason) = reason {
+            self.note(turn, reason);
         }
         if let Some(pending) = self.pending
             && pending.end <= turn.timestamp
@@ -109,19 +128,19 @@ impl Supervisor {
         }
     }
 
-    fn note(&mut self, turn: &Iteration) {
+    fn note(&mut self, turn: &Iteration, reason: Reason) {
         let (number, cycles) = (turn.timestamp, turn.cycles);
         let Supervision { before, after, extends, .. } = self.settings;
         let end = number + after as u64;
         match &mut self.pending {
             None => {
                 let begin = number.saturating_sub(before as u64).max(1);
-                self.pending = Some(Pending { turn: number, cycles, begin, end });
+                self.pending = Some(Pending { turn: number, cycles, reason, begin, end });
             }
             Some(pending) if extends => {
                 let earlier = *pending;
                 let end = end.min(pending.begin + LENGTH as u64 - 1);
-                *pending = Pending { turn: number, cycles, end, ..earlier };
+                *pending = Pending { turn: number, cycles, reason, end, ..earlier };
                 self.hand_over(&earlier, std::iter::empty());
             }
             Some(_) => {}
@@ -136,7 +155,7 @@ impl Supervisor {
             turn.words().iter().for_each(|word| self.data.extend_from_slice(&word.to_ne_bytes()));
             turns += 1;
         }
-        self.ring.push([0, pending.turn, pending.cycles, 0, 0], &self.data);
+        self.ring.push([pending.reason as u64, pending.turn, pending.cycles, 0, 0], &self.data);
         if turns > MANY {
             self.settings.fall_back();
         }
@@ -149,10 +168,11 @@ pub struct SuspiciousReader(Consumer);
 impl SuspiciousReader {
     /// The next suspicious turn, if there is one.
     pub fn next(&mut self, data: &mut Vec<u8>) -> Option<Suspicious> {
-        let [_, turn, cycles, ..]: Header = self.0.pop(data)?;
+        let [reason, turn, cycles, ..]: Header = self.0.pop(data)?;
+        let reason = if reason == Reason::GuestQueue as u64 { Reason::GuestQueue } else { Reason::Cycles };
         let words: Vec<_> = data.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
         let around = words.as_chunks().0.iter().map(|words| Iteration::from_words(*words)).collect();
-        Some(Suspicious { turn, cycles, around })
+        Some(Suspicious { turn, cycles, reason, around })
     }
 
     /// How many found no room.
@@ -194,6 +214,21 @@ mod tests {
         assert_eq!(suspicious(default, turns(100, &[20, 23])), [(20, (15..=25).rev().collect())]);
         let alone = Supervision { before: 0, after: 0, ..default };
         assert_eq!(suspicious(alone, turns(100, &[20, 21])), [(20, vec![20]), (21, vec![21])]);
+    }
+
+    #[test]
+    fn a_full_queue_of_a_guest_is_suspicious_too() {
+        let (mut supervisor, mut reader) = supervise(Supervision { after: 0, ..Supervision::default() }, 1_000_000);
+        let (metrics, mut data) = (PerfMetrics::default(), Vec::new());
+        let mut check = |timestamp, cycles, guest_queue| {
+            let turn = Iteration { timestamp, iterations: 1, cycles, guest_queue, ..Iteration::default() };
+            metrics.turns.push(&turn);
+            supervisor.check(&turn, &metrics);
+            reader.next(&mut data).map(|found| (found.turn, found.reason))
+        };
+        assert_eq!(check(1, 250, 127), None);
+        assert_eq!(check(2, 250, 128), Some((2, Reason::GuestQueue)));
+        assert_eq!(check(3, 251, 128), Some((3, Reason::Cycles)), "as in OVS, one reason is given");
     }
 
     #[test]

@@ -33,11 +33,14 @@ impl WorkerPerf {
         &self.metrics
     }
 
-    /// Notes a batch that was received.
+    /// Notes a batch that was received, and how many frames wait in the queue behind it, where that is a guest's.
     #[cold]
     #[inline(never)]
-    pub fn note_batch(&mut self, packets: usize) {
+    pub fn note_batch(&mut self, packets: usize, guest_waiting: Option<usize>) {
         self.turn.batches += 1;
+        if let Some(waiting) = guest_waiting {
+            self.turn.guest_queue = self.turn.guest_queue.max((packets + waiting) as u64);
+        }
         self.metrics.add(Metric::ReceiveBatch, packets as u64);
     }
 
@@ -64,6 +67,7 @@ impl WorkerPerf {
         };
         self.metrics.add(Metric::TurnCycles, cycles);
         self.metrics.add(Metric::TurnPackets, packets);
+        self.metrics.add(Metric::TurnGuestQueue, turn.guest_queue);
         self.metrics.add(Metric::TurnUpcalls, turn.upcalls);
         if let Some(each) = cycles.checked_div(packets) {
             self.metrics.add(Metric::CyclesPerPacket, each);
@@ -94,20 +98,22 @@ mod tests {
         let mut perf = WorkerPerf::new(metrics.clone(), None);
         for turn in 0..10u64 {
             if turn % 2 == 0 {
-                perf.note_batch(8);
-                perf.note_batch(24);
+                perf.note_batch(8, Some(40));
+                perf.note_batch(24, Some(2));
+                perf.note_batch(0, None);
                 perf.note_upcall(5000);
             }
             perf.end_turn(if turn % 2 == 0 { 32 } else { 0 }, 640, turn % 2 == 0, Time(turn * MILLISECOND / 2));
         }
         let totals = metrics.totals();
         assert_eq!((totals.iterations, totals.cycles, totals.busy_cycles), (10, 6400, 3200));
-        assert_eq!((totals.packets, totals.batches, totals.upcalls, totals.upcall_cycles), (160, 10, 5, 25_000));
+        assert_eq!((totals.packets, totals.batches, totals.upcalls, totals.upcall_cycles), (160, 15, 5, 25_000));
         let of = |metric| (metrics.histogram(metric).count(), metrics.histogram(metric).sum);
         assert_eq!(of(Metric::TurnCycles), (10, 6400));
         assert_eq!(of(Metric::TurnPackets), (10, 160));
         assert_eq!(of(Metric::CyclesPerPacket), (5, 100), "of turns that had packets");
-        assert_eq!(of(Metric::ReceiveBatch), (10, 160));
+        assert_eq!(of(Metric::ReceiveBatch), (15, 160));
+        assert_eq!((of(Metric::TurnGuestQueue), totals.guest_queue), ((10, 240), 240), "the fullest one of each turn");
         assert_eq!((of(Metric::TurnUpcalls), of(Metric::UpcallCycles)), ((10, 5), (5, 25_000)));
         let turns = metrics.latest_turns(3);
         assert_eq!(

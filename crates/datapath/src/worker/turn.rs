@@ -127,7 +127,7 @@ impl Worker {
         if count > 0 {
             turn.received += count;
             if let Some(perf) = &mut self.perf {
-                perf.note_batch(count);
+                perf.note_batch(count, self.rx[queue].queue.guest_waiting());
             }
             let cycles = until.wrapping_sub(turn.since);
             self.rx[queue].cycles.add(cycles);

@@ -132,6 +132,11 @@ impl Guest {
         (queue != u16::MAX).then_some(queue)
     }
 
+    /// Whether the guest's rings are packed ones.
+    pub fn has_packed_rings(&self) -> bool {
+        self.features.load(Ordering::Relaxed) & 1 << dpdk_sys::VIRTIO_F_RING_PACKED != 0
+    }
+
     /// What the guest takes unfinished.
     #[inline]
     pub fn offloads(&self) -> Offloads {

@@ -42,7 +42,7 @@ impl RxQueue for Rx {
         let count = {
             let Some((vid, _inside)) = self.guest.enter(&self.presence) else { return 0 };
             thread::attach();
-            let ring = (self.index * 2 + 1) as u16;
+            let ring = self.ring();
             // SAFETY: the guest is there until `_inside` is dropped, the pool as long as the port, and
             // `mbufs` has room for as many as are asked for.
             let count =
@@ -67,9 +67,26 @@ impl RxQueue for Rx {
         self.counters.passed(packets, bytes);
         packets
     }
+
+    fn guest_waiting(&self) -> Option<usize> {
+        // The library reads the index of a split ring, whatever the ring is.
+        if !self.guest.receives(self.index) || self.guest.has_packed_rings() {
+            return None;
+        }
+        let (vid, _inside) = self.guest.enter(&self.presence)?;
+        // SAFETY: the guest is there until `_inside` is dropped.
+        let count = unsafe { dpdk_sys::rte_vhost_rx_queue_count(vid, self.ring()) };
+        // The difference of two indices of 16 bits, where the guest's may have wrapped.
+        Some(usize::from(count as u16))
+    }
 }
 
 impl Rx {
+    /// The ring that the guest sends by: those have odd numbers (virtio 1.2 section 5.1.2).
+    fn ring(&self) -> u16 {
+        (self.index * 2 + 1) as u16
+    }
+
     /// Drops what has no whole Ethernet header. Returns the bytes of these frames.
     #[cold]
     fn drop_runts(&self, batch: &mut Batch) -> usize {

@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datapath::pipeline::ingress::{Ingress, IngressSource};
 use datapath::Datapath;
+use datapath::pipeline::ingress::{Ingress, IngressSource};
 use ingress::ebpf::PortProgram;
 use ingress::{PortFilter, RuleCounts, RuleSet};
 use parking_lot::Mutex;

@@ -92,6 +92,8 @@ pub static METRICS: &[Metric<Worker>] = metrics! {
         "Cycles of a turn for each packet that it received.";
     "weir_worker_receive_batch_packets" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::ReceiveBatch),
         "Packets that were received together from a queue.";
+    "weir_worker_guest_queue_packets" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::TurnGuestQueue),
+        "Packets that the fullest queue of a vhost-user guest had in a turn; 0 where none was polled that had any.";
     "weir_worker_transmit_batch_packets" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::TransmitBatch),
         "Packets that were sent together to a port.";
     "weir_worker_upcall_cycles" Histogram ["worker"] |w, out| w.add_histogram(out, Measured::UpcallCycles),

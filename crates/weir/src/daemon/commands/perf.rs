@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use datapath::WorkerStats;
-use datapath::perf::{BINS, Bins, Iteration, Metric, PerfMetrics, Supervision, Suspicious};
+use datapath::perf::{BINS, Iteration, Metric, PerfMetrics, Reason, Supervision, Suspicious};
 
 use super::Context;
 use super::pmd::{PmdArguments, core_of, per};
@@ -55,29 +55,20 @@ pub fn show(context: &Context, args: &[String]) -> Outcome {
 /// The length of the line above the averages.
 const SEPARATOR: usize = 154;
 
-/// Columns of the histograms: the name, the name of the averages, and what is counted. The fill level of queues of virtio guests is not
-/// measured: like OVS where there are none, it is zero in every turn.
-const COLUMNS: [(&str, &str, Option<Metric>); 7] = [
-    ("cycles/it", "cycles/it", Some(Metric::TurnCycles)),
-    ("packets/it", "packets/it", Some(Metric::TurnPackets)),
-    ("cycles/pkt", "cycles/pkt", Some(Metric::CyclesPerPacket)),
-    ("pkts/batch", "pkts/batch", Some(Metric::ReceiveBatch)),
-    ("max vhost qlen", "vhost qlen", None),
-    ("upcalls/it", "upcalls/it", Some(Metric::TurnUpcalls)),
-    ("cycles/upcall", "cycles/upcall", Some(Metric::UpcallCycles)),
+/// Columns of the histograms: the name, the name of the averages, and what is counted.
+const COLUMNS: [(&str, &str, Metric); 7] = [
+    ("cycles/it", "cycles/it", Metric::TurnCycles),
+    ("packets/it", "packets/it", Metric::TurnPackets),
+    ("cycles/pkt", "cycles/pkt", Metric::CyclesPerPacket),
+    ("pkts/batch", "pkts/batch", Metric::ReceiveBatch),
+    ("max vhost qlen", "vhost qlen", Metric::TurnGuestQueue),
+    ("upcalls/it", "upcalls/it", Metric::TurnUpcalls),
+    ("cycles/upcall", "cycles/upcall", Metric::UpcallCycles),
 ];
-
-/// The column that has no metric.
-fn no_queue(turns: u64) -> Bins {
-    let mut counts = [0; BINS];
-    counts[0] = turns;
-    Bins { walls: datapath::perf::histogram::logarithmic(0, 512), counts, sum: 0 }
-}
 
 fn histograms(text: &mut String, perf: &PerfMetrics) {
     let totals = perf.totals();
-    let columns =
-        COLUMNS.map(|(.., metric)| metric.map_or_else(|| no_queue(totals.iterations), |of| perf.histogram(of)));
+    let columns = COLUMNS.map(|(.., metric)| perf.histogram(metric));
     text.push_str("Histograms\n");
     row(text, COLUMNS.map(|(name, ..)| name.to_owned()));
     for bin in 0..BINS {
@@ -101,7 +92,7 @@ fn histograms(text: &mut String, perf: &PerfMetrics) {
             format!("{:.5}", per(totals.packets, totals.iterations)),
             totals.busy_cycles.checked_div(totals.packets).unwrap_or(0).to_string(),
             format!("{:.5}", per(totals.packets, totals.batches)),
-            format!("{:.5}", 0.0),
+            format!("{:.5}", per(totals.guest_queue, totals.iterations)),
             format!("{:.5}", per(totals.upcalls, totals.iterations)),
             totals.upcall_cycles.checked_div(totals.upcalls).unwrap_or(0).to_string(),
         ],
@@ -123,7 +114,7 @@ fn turns(text: &mut String, turns: &[Iteration]) {
             turn.packets,
             turn.cycles.checked_div(turn.packets).unwrap_or(0),
             turn.packets.checked_div(turn.batches).unwrap_or(0),
-            0,
+            turn.guest_queue,
             turn.upcalls,
             turn.upcall_cycles.checked_div(turn.upcalls).unwrap_or(0),
         ];
@@ -144,7 +135,7 @@ fn milliseconds(text: &mut String, milliseconds: &[Iteration]) {
             of.packets,
             of.busy_cycles.checked_div(of.packets).unwrap_or(0),
             of.packets.checked_div(of.batches).unwrap_or(0),
-            0,
+            of.guest_queue.checked_div(of.iterations).unwrap_or(0),
             of.upcalls,
             of.upcall_cycles.checked_div(of.upcalls).unwrap_or(0),
         ];
@@ -161,11 +152,11 @@ pub fn log_set(context: &Context, args: &[String]) -> Outcome {
     let datapath = &context.engine.datapath;
     let (on, settings) = log_settings(datapath.supervision(), args).ok_or_else(|| USAGE.to_owned())?;
     datapath.set_supervision(on, settings);
-    let (on, Supervision { before, after, extends, longest }) = datapath.supervision();
+    let (on, Supervision { before, after, extends, longest, fullest }) = datapath.supervision();
     let on = if on { "on" } else { "off" };
     tracing::info!(
         target: "pmd_perf",
-        "pmd-perf-log-set: {on}, before={before}, after={after}, extend={extends}, us_thr={longest}"
+        "pmd-perf-log-set: {on}, before={before}, after={after}, extend={extends}, us_thr={longest}, q_thr={fullest}"
     );
     Ok(String::new())
 }
@@ -183,8 +174,7 @@ fn log_settings((mut on, mut settings): (bool, Supervision), args: &[String]) ->
             "-b" => settings.before = number()? as usize,
             "-a" => settings.after = number()? as usize,
             "-us" => settings.longest = number()?,
-            // There is nothing that it is about.
-            "-q" => drop(number()?),
+            "-q" => settings.fullest = number()?,
             _ => return None,
         }
     }
@@ -209,10 +199,14 @@ fn log_suspicious(datapath: &datapath::Datapath) {
         return;
     }
     let frequency = datapath.worker_stats().cycles_per_second.max(1);
-    for (worker, Suspicious { turn, cycles, around }) in suspicious {
+    for (worker, Suspicious { turn, cycles, reason, around }) in suspicious {
+        let reason = match reason {
+            Reason::Cycles => "Excessive total cycles",
+            Reason::GuestQueue => "Vhost RX queue full",
+        };
         let duration = u128::from(cycles) * 1_000_000 / u128::from(frequency);
         tracing::warn!(
-            target: "pmd_perf", worker, "Suspicious iteration (Excessive total cycles): iter={turn} duration={duration} us"
+            target: "pmd_perf", worker, "Suspicious iteration ({reason}): iter={turn} duration={duration} us"
         );
         if !around.is_empty() {
             let mut text = String::new();
@@ -312,7 +306,7 @@ mod tests {
     #[test]
     fn histories_are_laid_out_as_in_ovs() {
         let mut turn = Iteration { timestamp: 7, iterations: 1, cycles: 900, busy_cycles: 900, ..Iteration::default() };
-        (turn.packets, turn.batches, turn.upcalls, turn.upcall_cycles) = (6, 2, 3, 6000);
+        (turn.packets, turn.batches, turn.guest_queue, turn.upcalls, turn.upcall_cycles) = (6, 2, 40, 3, 6000);
         let (mut by_turn, mut by_ms) = (String::new(), String::new());
         turns(&mut by_turn, &[turn]);
         milliseconds(&mut by_ms, &[turn]);
@@ -320,8 +314,8 @@ mod tests {
             let line = text.lines().nth(1).unwrap_or_default();
             line.split_whitespace().map(|n| n.parse().unwrap()).collect::<Vec<u64>>()
         };
-        assert_eq!(numbers(&by_turn), [7, 900, 6, 150, 3, 0, 3, 2000]);
-        assert_eq!(numbers(&by_ms), [7, 1, 900, 6, 150, 3, 0, 3, 2000]);
+        assert_eq!(numbers(&by_turn), [7, 900, 6, 150, 3, 40, 3, 2000]);
+        assert_eq!(numbers(&by_ms), [7, 1, 900, 6, 150, 3, 40, 3, 2000]);
         assert!(by_turn.starts_with("   iter                cycles       packets      cycles/pkt "), "{by_turn}");
         assert!(by_ms.starts_with("   ms             iterations   cycles/it    Kpps "), "{by_ms}");
     }
@@ -334,7 +328,7 @@ mod tests {
             log_settings(default, &words)
         };
         assert_eq!(read(""), Some(default));
-        let set = Supervision { before: 1, after: 2, extends: true, longest: 30 };
+        let set = Supervision { before: 1, after: 2, extends: true, longest: 30, fullest: 512 };
         assert_eq!(read("on -b 1 -a 2 -e -us 30 -q 512"), Some((true, set)));
         assert_eq!(read("-e -ne off"), Some(default));
         for wrong in ["-b", "-b x", "-a -1", "-us 99999999999", "maybe", "-q"] {
