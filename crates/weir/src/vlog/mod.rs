@@ -16,10 +16,11 @@
 //! - [`limit`]: how often one place in the code may warn
 //! - [`module`]: the parts of the daemon that have levels of their own
 //! - [`pattern`]: how a message becomes a line
-//! - [`sink`]: the log file and the system's log
+//! - [`sink`]: standard error, the log file and the system's log
 //! - `subscriber`: takes events of `tracing`
+//! - `udp`: the system's log at a UDP port
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -34,12 +35,13 @@ pub mod module;
 pub mod pattern;
 pub mod sink;
 mod subscriber;
+mod udp;
 
 pub use level::{Destination, Level, LogChange};
 use limit::Verdict;
 pub use module::Module;
 use pattern::Message;
-use sink::{LogFile, Method, Syslog};
+use sink::{Console, LogFile, Method, Syslog};
 
 /// The threads whose messages are OVS's main thread's, which have no thread's name: scripts look for such lines.
 const OF_MAIN: [&str; 2] = ["main", "spanning-tree"];
@@ -64,6 +66,7 @@ pub struct Logger {
 struct Outputs {
     patterns: [String; Destination::ALL.len()],
     facility: u8,
+    console: Console,
     file: LogFile,
     syslog: Syslog,
 }
@@ -137,6 +140,7 @@ impl Logger {
             outputs: Mutex::new(Outputs {
                 patterns: patterns.map(str::to_owned),
                 facility: DAEMON,
+                console: Console::default(),
                 file: LogFile::default(),
                 syslog: Syslog::new(syslog),
             }),
@@ -256,7 +260,7 @@ impl Logger {
                 Destination::Syslog => outputs.syslog(&line, &message, record.fields),
                 Destination::Console => {
                     line.push('\n');
-                    let _ = io::stderr().write_all(line.as_bytes());
+                    outputs.console.write(io::stderr(), &line);
                 }
                 Destination::File => {
                     line.push('\n');

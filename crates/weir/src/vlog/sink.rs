@@ -1,16 +1,19 @@
-//! The log file and the system's log. Neither makes the daemon wait for a reader, or fail: lines that cannot be
-//! written are lost.
+//! Standard error, the log file and the system's log. None makes the daemon wait for a reader, or fail: lines that cannot be
+//! written are lost. The lock of the logger is held meanwhile, so whoever waited here would make all threads wait that log.
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
+use rustix::time::Timespec;
 
 use super::journal;
+use super::udp::Udp;
 
 /// The log file.
 #[derive(Default)]
@@ -54,6 +57,33 @@ impl LogFile {
     }
 }
 
+/// Standard error.
+#[derive(Default)]
+pub struct Console {
+    /// The last line was cut short.
+    torn: bool,
+}
+
+/// What a pipe with any room at all takes at once (`PIPE_BUF` in pipe(7)).
+const PIECE: usize = 4096;
+
+impl Console {
+    /// Writes a line that ends in a line feed, or what there is room for. `O_NONBLOCK` cannot say that: it would be set for the
+    /// shell, too, whose terminal this may be.
+    pub fn write(&mut self, to: impl AsFd, line: &str) {
+        let pieces = line.as_bytes().chunks(PIECE);
+        let start: &[u8] = b"\n";
+        for piece in self.torn.then_some(start).into_iter().chain(pieces) {
+            let mut wanted = [PollFd::new(&to, PollFlags::OUT)];
+            let has_room = poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|ready| ready == 1);
+            if !has_room || rustix::io::write(&to, piece) != Ok(piece.len()) {
+                return;
+            }
+            self.torn = !piece.ends_with(b"\n");
+        }
+    }
+}
+
 /// Opens a log file to append to it. It may be a pipe or a terminal: a FIFO without a reader is an error,
 /// and one whose reader is slow loses lines.
 pub fn open(path: &Path) -> io::Result<File> {
@@ -77,7 +107,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Reads `null`, `libc`, `unix:PATH`, `udp:ADDRESS:PORT`, `journal` or `journal:PATH`.
+    /// Reads `null`, `libc`, `unix:PATH`, `udp:HOST:PORT`, `journal` or `journal:PATH`.
     pub fn parse(text: &str) -> Option<Method> {
         match text.split_once(':') {
             None if text == "null" => Some(Method::Null),
@@ -115,7 +145,7 @@ pub struct Syslog {
 
 enum Socket {
     Unix(UnixDatagram),
-    Udp(UdpSocket),
+    Udp(Udp),
 }
 
 impl Syslog {
@@ -131,7 +161,7 @@ impl Syslog {
         }
         let sent = match &self.socket {
             Some(Socket::Unix(socket)) => socket.send(message),
-            Some(Socket::Udp(socket)) => socket.send(message),
+            Some(Socket::Udp(log)) => return log.send(message),
             None => return,
         };
         // A log that was restarted is at another socket of that name.
@@ -145,13 +175,7 @@ impl Syslog {
             Method::Null => return Err(io::ErrorKind::Unsupported.into()),
             Method::Libc => Path::new(SYSTEM_LOG),
             Method::Unix(path) | Method::Journal(path) => path,
-            Method::Udp(address) => {
-                let local = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-                let socket = UdpSocket::bind(local)?;
-                socket.connect(address)?;
-                socket.set_nonblocking(true)?;
-                return Ok(Socket::Udp(socket));
-            }
+            Method::Udp(target) => return Ok(Socket::Udp(Udp::new(target))),
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
@@ -201,6 +225,23 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         assert!(open(&path).is_err());
+    }
+
+    #[test]
+    fn a_console_that_nobody_reads_is_not_waited_for() {
+        let (mut read, write) = io::pipe().unwrap();
+        let mut console = Console::default();
+        let line = "x".repeat(PIECE) + "\n";
+        (0..100).for_each(|_| console.write(&write, &line));
+        // Whoever reads again gets whole lines behind a cut one.
+        let mut waiting = vec![0; 1 << 20];
+        let length = io::Read::read(&mut read, &mut waiting).unwrap();
+        assert!(length < 100 * line.len());
+        console.write(&write, "after\n");
+        drop(write);
+        let mut text = String::from_utf8_lossy(&waiting[..length]).into_owned();
+        io::Read::read_to_string(&mut read, &mut text).unwrap();
+        assert!(text.ends_with("x\nafter\n"), "{}", &text[text.len() - 20..]);
     }
 
     #[test]

@@ -122,7 +122,7 @@ const DEFS: &[Def] = &[
         "syslog-method",
         None,
         Needed,
-        "how to reach the system's log: libc, null, unix:FILE, udp:IP:PORT, journal or journal:FILE",
+        "how to reach the system's log: libc, null, unix:FILE, udp:HOST:PORT, journal or journal:FILE",
     ),
     def("unixctl", None, Needed, "control socket, or none"),
     def("mlockall", None, No, "keep the memory that is in use from being paged out"),
