@@ -54,6 +54,8 @@ pub struct Config {
     pub limits: Limits,
     /// How many transactions may wait for their replies.
     pub max_in_flight: usize,
+    /// How many bytes of answers to the server's own requests may wait for it to read them.
+    pub max_unread_answers: usize,
 }
 
 impl Config {
@@ -70,6 +72,7 @@ impl Config {
             step_timeout: Duration::from_secs(60),
             limits: Limits::default(),
             max_in_flight: 1024,
+            max_unread_answers: 1 << 20,
         }
     }
 
@@ -98,6 +101,9 @@ pub enum Reason {
     /// The server does not speak JSON-RPC.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// The server asks, and does not read what it is answered.
+    #[error("more than {0} bytes of answers that the server does not read")]
+    Unread(usize),
     /// Silence.
     #[error("no answer to an inactivity probe for {} s", .0.as_secs_f64())]
     Probe(Duration),
@@ -173,6 +179,8 @@ struct Online {
     pending: BTreeMap<u64, Pending>,
     received: Time,
     probed: Option<Time>,
+    /// Bytes of answers that were put in the output since it was empty.
+    answered: usize,
 }
 
 #[derive(Debug)]
@@ -286,6 +294,7 @@ impl Session {
             pending: BTreeMap::new(),
             received: now,
             probed: None,
+            answered: 0,
         }));
         self.request("get_schema", json!([self.config.database]), Pending::Schema);
     }
@@ -343,6 +352,9 @@ impl Session {
         if self.written == self.output.len() {
             self.output.clear();
             self.written = 0;
+            if let ConnectionState::Online(online) = &mut self.state {
+                online.answered = 0;
+            }
         }
     }
 
@@ -449,14 +461,10 @@ impl Session {
 
     fn handle(&mut self, now: Time, message: Message) -> Result<(), Reason> {
         if let Some(reply) = message.echo_reply() {
-            reply.emit(&mut self.output);
-            return Ok(());
+            return self.answer(&reply);
         }
         match message {
-            Message::Request { id, .. } => {
-                Message::Reply { result: Err(json!("unknown method")), id }.emit(&mut self.output);
-                Ok(())
-            }
+            Message::Request { id, .. } => self.answer(&Message::Reply { result: Err(json!("unknown method")), id }),
             Message::Notification { method, params } => self.handle_notification(&method, &params),
             Message::Reply { result, id } => {
                 let ConnectionState::Online(online) = &mut self.state else { return Ok(()) };
@@ -466,6 +474,19 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Answers a request. To read no more until the server reads would not do: it may not read while it has something to send.
+    fn answer(&mut self, reply: &Message) -> Result<(), Reason> {
+        let ConnectionState::Online(online) = &mut self.state else { return Ok(()) };
+        let most = self.config.max_unread_answers;
+        if online.answered > most {
+            return Err(Reason::Unread(most));
+        }
+        let before = self.output.len();
+        reply.emit(&mut self.output);
+        online.answered += self.output.len() - before;
+        Ok(())
     }
 
     fn handle_notification(&mut self, method: &str, params: &Value) -> Result<(), Reason> {

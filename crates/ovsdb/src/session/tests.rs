@@ -111,6 +111,29 @@ fn a_connection_resumes_where_the_last_one_ended() {
 }
 
 #[test]
+fn a_server_that_reads_no_answers_is_given_up() {
+    let mut session = session();
+    to_running(&mut session, 0);
+    take(&mut session);
+    events(&mut session);
+    let most = session.config.max_unread_answers;
+    let echo = |session: &mut Session| {
+        send(session, 1, json!({"method": "echo", "params": ["x".repeat(most / 10)], "id": "e"}));
+        session.is_connected()
+    };
+    // As long as the answers are read, there may be any number.
+    for _ in 0..20 {
+        assert!(echo(&mut session));
+        take(&mut session);
+    }
+    let answered = (0..20).take_while(|_| echo(&mut session)).count();
+    assert_eq!(answered, 10);
+    let got = events(&mut session);
+    assert_eq!(got[1], Event::Disconnected(Reason::Unread(most)));
+    assert!(session.output().is_empty());
+}
+
+#[test]
 fn an_update_that_does_not_fit_leads_to_a_whole_load() {
     let mut session = session();
     to_running(&mut session, 0);
