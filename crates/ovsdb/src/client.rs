@@ -1,20 +1,22 @@
 //! A session on a socket, driven by a tokio runtime.
 //!
 //! [`Client::next`] does all the work of the client while it is awaited, and can be cancelled at any time
-//! (`select!`). Whoever cannot await it all the time lets a task do so: [`Client::spawn`].
+//! (`select!`). Whoever cannot await it all the time, or has other work that must not wait while a long message
+//! is read, lets a thread do so: [`Client::spawn`].
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use tls::Tls;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 use weir_time::{Clock, Time};
 
@@ -296,7 +298,7 @@ impl Client {
                     self.session.sent(n);
                     self.unflushed = true;
                 }
-                Poll::Ready(Ok(_)) => break Some(std::io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(_)) => break Some(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Err(error)) => break Some(error),
                 Poll::Pending => break None,
             }
@@ -320,17 +322,22 @@ impl Client {
         true
     }
 
-    /// Lets a task of the current runtime drive the client. Events that nobody takes are merged, so that a
-    /// slow receiver costs no more memory than the rows that changed.
-    pub fn spawn(mut self) -> Events {
+    /// Lets a thread of its own drive the client, since a message with a hundred thousand rows takes some time. Events that
+    /// nobody takes are merged, so that a slow receiver costs no more memory than the rows that changed.
+    ///
+    /// # Errors
+    /// The system gives no thread, or nothing to wait with.
+    pub fn spawn(mut self) -> io::Result<Events> {
         let inbox = Arc::new(Inbox::default());
         let handle = self.handle();
         let (sender, state) = watch::channel(Snapshot::default());
-        let task = tokio::spawn({
+        let (stop, mut stopped) = oneshot::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let drive = {
             let inbox = inbox.clone();
             async move {
-                loop {
-                    let event = self.next().await;
+                // Nothing is sent: it is over when the other end has gone.
+                while let Some(event) = unless(&mut stopped, self.next()).await {
                     sender.send_replace(Snapshot {
                         replica: self.replica().clone(),
                         synced: self.is_synced(),
@@ -339,8 +346,26 @@ impl Client {
                     inbox.push(event);
                 }
             }
-        });
-        Events { inbox, state, handle, task }
+        };
+        let run = move || {
+            runtime.block_on(drive);
+            // A name that is being looked up is not waited for.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name(THREAD.into()).spawn(run)?;
+        Ok(Events { inbox, state, handle, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Name of the thread that drives a client.
+pub const THREAD: &str = "database";
+
+/// The outcome of `work`, unless it is time to stop.
+async fn unless<T>(stopped: &mut oneshot::Receiver<()>, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        _ = stopped => None,
+        outcome = work => Some(outcome),
     }
 }
 
@@ -355,7 +380,7 @@ pub struct Snapshot {
     pub has_lock: bool,
 }
 
-/// Events that wait for the receiver. The task pushes, the receiver takes; neither holds the lock for long.
+/// Events that wait for the receiver. The thread pushes, the receiver takes; neither holds the lock for long.
 #[derive(Default)]
 struct Inbox {
     events: Mutex<VecDeque<Event>>,
@@ -375,12 +400,13 @@ impl Inbox {
     }
 }
 
-/// The receiving end of a client that a task drives. The task ends when this is dropped.
+/// The receiving end of a client that a thread drives. The thread ends when this is dropped.
 pub struct Events {
     inbox: Arc<Inbox>,
     state: watch::Receiver<Snapshot>,
     handle: Handle,
-    task: JoinHandle<()>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Events {
@@ -412,6 +438,10 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.task.abort();
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the hook.
+            let _ = thread.join();
+        }
     }
 }

@@ -31,7 +31,7 @@ pub fn run(config: PathBuf, rundir: Rundir, log: &str) -> Result<(), Error> {
         netstate: Scope::All,
         ready: Box::new(|| {}),
     };
-    let outcome = daemon::run(settings, || source);
+    let outcome = daemon::run(settings, || Ok(source));
     tracing::info!("ended");
     outcome
 }

@@ -44,7 +44,7 @@ use pattern::Message;
 use sink::{Console, LogFile, Method, Syslog};
 
 /// The threads whose messages are OVS's main thread's, which have no thread's name: scripts look for such lines.
-const OF_MAIN: [&str; 2] = ["main", "spanning-tree"];
+const OF_MAIN: [&str; 3] = ["main", "spanning-tree", ovsdb::client::THREAD];
 
 /// Facility `daemon` of syslog.
 const DAEMON: u8 = 3;

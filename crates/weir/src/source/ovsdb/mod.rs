@@ -23,6 +23,7 @@
 //! - `writeback`: writes what runs to the database
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::Duration;
 
 use ovsdb::client::Events;
@@ -96,14 +97,17 @@ pub struct OvsdbSource {
 
 impl OvsdbSource {
     /// Starts to connect. To be called within a tokio runtime, which goes on with it.
-    pub fn connect(database: Database, rules: Rules, timer: Timer) -> OvsdbSource {
+    ///
+    /// # Errors
+    /// The system gives no thread to speak with the database.
+    pub fn connect(database: Database, rules: Rules, timer: Timer) -> io::Result<OvsdbSource> {
         let Database { location, remotes, tls } = database;
         let config = Config::new("Open_vSwitch", columns::selection()).with_lock("ovs_vswitchd");
         let mut tick = interval(STATUS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        OvsdbSource {
+        Ok(OvsdbSource {
             location,
-            events: Client::new(config, remotes, Tls::new(tls)).spawn(),
+            events: Client::new(config, remotes, Tls::new(tls)).spawn()?,
             rules,
             timer,
             tick,
@@ -112,7 +116,7 @@ impl OvsdbSource {
             extent: Extent::Status,
             stats_written: None,
             due: None,
-        }
+        })
     }
 
     /// Gives a state to the daemon. What is wrong with it is logged once.
