@@ -131,6 +131,68 @@ def test_a_database_that_sends_garbage(ovs):  # noqa: F811
     assert "priority=77" in ovs.ofctl("dump-flows", "br0")
 
 
+class Slow(threading.Thread):
+    """Between the daemon and its server: while `holds` is set, the server gets none of the daemon's transactions, as one does
+    not write whose disk is slow, or whose cluster has no majority. All else passes."""
+
+    def __init__(self, path, server):
+        super().__init__(daemon=True)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.server = str(server)
+        self.holds, self.held = threading.Event(), []
+        self.start()
+
+    def run(self):
+        near, _ = self.listener.accept()
+        self.far = socket.socket(socket.AF_UNIX)
+        self.far.connect(self.server)
+        threading.Thread(target=self.back, args=(near,), daemon=True).start()
+        decoder, text = json.JSONDecoder(), ""
+        while data := near.recv(1 << 16):
+            text += data.decode()
+            while text:
+                try:
+                    message, end = decoder.raw_decode(text)
+                except ValueError:
+                    break
+                held = self.holds.is_set() and message.get("method") == "transact"
+                (self.held.append if held else self.pass_on)(text[:end])
+                text = text[end:].lstrip()
+        self.far.shutdown(socket.SHUT_RDWR)
+
+    def pass_on(self, message):
+        self.far.sendall(message.encode())
+
+    def back(self, near):
+        while data := self.far.recv(1 << 16):
+            near.sendall(data)
+
+    def release(self):
+        self.holds.clear()
+        for message in self.held:
+            self.pass_on(message)
+
+
+def test_a_server_that_does_not_write_is_followed(ovs):
+    slow = Slow(ovs.dir / "slow.sock", ovs.dir / "db.sock")
+    real, ovs.db = ovs.db, f"unix:{ovs.dir}/slow.sock"
+    ovs.start()
+    ovs.db = real
+    dummy_bridge(ovs, "p1")
+    slow.holds.set()
+    for port in ("p2", "p3"):
+        ovs.vsctl("--no-wait", "add-port", "br0", port, "--", "set", "interface", port, "type=dummy")
+        until(lambda: f"({port})" in ovs.ofctl("show", "br0"), what=f"{port} in force")
+    assert len(slow.held) == 1, "one transaction at a time"
+    assert ovs.get("interface", "p3", "ofport") == "[]"
+    # What has waited is told at last.
+    slow.release()
+    until(lambda: ovs.get("interface", "p3", "ofport") == "3", what="the number in the database")
+    ovs.vsctl("add-port", "br0", "p4", "--", "set", "interface", "p4", "type=dummy")
+
+
 def test_garbage_in_the_database(ovs):  # noqa: F811
     """Values that the schema allows and that mean nothing."""
     ovs.expect("the default is used|is not an? |is not of the form")

@@ -23,14 +23,16 @@
 //! - `writeback`: writes what runs to the database
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use ovsdb::client::Events;
-use ovsdb::{Client, Config, Remote};
+use ovsdb::{Client, Committed, Config, Remote, TransactError};
 use packet::Time;
 use tls::Tls;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use super::{ConfigSource, Running, SourceEvent};
 use crate::config::origins::{Loaded, Origins};
@@ -65,6 +67,13 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often statistics are written at most (`other_config:stats-update-interval`).
 const MIN_STATS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long a transaction is waited for. Most take less than a hundredth of it, and changes that come meanwhile are applied
+/// together; a server that cannot write (a slow disk, a cluster without a majority) must not hold up what it asks for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A transaction under way.
+type Writing = Pin<Box<dyn Future<Output = Result<Committed, TransactError>> + Send>>;
+
 /// Where a database is, and how it is reached.
 #[derive(Clone, Debug)]
 pub struct Database {
@@ -91,6 +100,10 @@ pub struct OvsdbSource {
     extent: Extent,
     /// When statistics were written last.
     stats_written: Option<Time>,
+    /// What is being written, one transaction at a time.
+    writing: Option<Writing>,
+    /// There is more to write behind that.
+    is_behind: bool,
     /// A warp of the clock has made writing due.
     due: Option<DueWork>,
 }
@@ -115,6 +128,8 @@ impl OvsdbSource {
             told: BTreeSet::new(),
             extent: Extent::Status,
             stats_written: None,
+            writing: None,
+            is_behind: false,
             due: None,
         })
     }
@@ -184,15 +199,30 @@ impl OvsdbSource {
         if !self.is_writable() {
             return;
         }
+        self.is_behind = self.writing.is_some();
+        if self.is_behind {
+            return;
+        }
         let replica = &self.events.state().replica;
         let transaction = writeback::transaction(replica, given, running, self.timer.now(), self.extent);
         if transaction.is_empty() {
             return;
         }
-        // What was not written differs next time too, and is tried again.
-        if let Err(e) = self.events.handle().transact(transaction).await {
-            tracing::warn!("cannot write to the database: {e}");
+        self.writing = Some(Box::pin(self.events.handle().transact(transaction)));
+        if timeout(PATIENCE, written(&mut self.writing)).await.is_err() {
+            tracing::info!("the database takes its time to write; it is followed meanwhile");
         }
+    }
+}
+
+/// Waits until what is being written is written, for ever where nothing is. Can be cancelled at any time.
+async fn written(writing: &mut Option<Writing>) {
+    let Some(transaction) = writing else { return pending().await };
+    let outcome = transaction.await;
+    *writing = None;
+    // What was not written differs next time too, and is tried again.
+    if let Err(e) = outcome {
+        tracing::warn!("cannot write to the database: {e}");
     }
 }
 
@@ -230,8 +260,14 @@ impl ConfigSource for OvsdbSource {
                 _ = self.events.next() => if let Some(change) = self.catch_up() {
                     return change;
                 },
-                _ = self.tick.tick() => if self.is_writable() {
+                _ = self.tick.tick() => if self.is_writable() && self.writing.is_none() {
                     return self.write_what_changed();
+                },
+                () = written(&mut self.writing) => {
+                    if self.is_behind {
+                        return SourceEvent::Nothing;
+                    }
+                    self.due = None;
                 },
                 () = self.timer.warped() => if self.is_writable() {
                     self.due = Some(self.timer.begin_due_work());
@@ -247,6 +283,8 @@ impl ConfigSource for OvsdbSource {
 
     async fn applied(&mut self, running: &Running<'_>) {
         self.write_back(running).await;
-        self.due = None;
+        if self.writing.is_none() {
+            self.due = None;
+        }
     }
 }
