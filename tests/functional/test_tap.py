@@ -315,6 +315,28 @@ def test_a_port_that_goes_and_comes_back_is_seen_again(hosts, tap):
     assert all(f"{a.port} in" in line for line in one.lines())
 
 
+def test_a_port_that_gets_the_number_of_another_is_another_interface(dummies, tap, tmp_path):
+    w, file = dummies, tmp_path / "x.pcapng"
+    flows(w, "in_port=2,actions=drop")
+    number = lambda name: next(line.split()[1].partition("/")[2].rstrip(":") for line in w.appctl("dpif/show").splitlines()
+                               if line.split()[:1] == [name])
+    lines, captured = tap(w, "tap", "--rx"), tap(w, "tap", "--rx", "-w", file)
+    receive(w, "p2")
+    lines.shows("p2 in")
+    was = number("p2")
+    w.configure(w.config.read_text().replace('"p2"', '"q2"'))
+    w.cli("reload")
+    assert number("q2") == was
+    # Taps learn of it some tenths of a second later.
+    until(lambda: (receive(w, "q2"), any("q2 in" in line for line in lines.lines()))[1], what="the new name")
+    until(lambda: (receive(w, "q2"), b"q2" in file.read_bytes())[1], what="the new name in the capture file")
+    receive(w, "q2")
+    _, shown, lost = captured.end()
+    assert lost == 0
+    names = tshark(file, "frame.interface_name")
+    assert len(names) == shown and names[0] == ["p2"] and names[-1] == ["q2"]
+
+
 def test_wireshark_finds_ports_as_interfaces(dummies, tmp_path):
     w = dummies
     flows(w, "priority=5,udp,actions=output:2")

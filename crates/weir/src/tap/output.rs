@@ -29,6 +29,8 @@ pub struct Output {
     since_1970: u64,
     /// The interfaces of a capture file that are described so far, with the packets of each.
     interfaces: HashMap<PortNo, (u32, u64)>,
+    /// Those of ports whose numbers others have now.
+    former: Vec<(u32, u64)>,
     blocks: Vec<u8>,
     text: String,
 }
@@ -47,6 +49,7 @@ impl Output {
             vlan_limit: switch.settings().vlan_limit,
             since_1970,
             interfaces: HashMap::new(),
+            former: Vec::new(),
             blocks: Vec::new(),
             text: String::new(),
         }
@@ -64,7 +67,9 @@ impl Output {
 
     /// Looks again at what may have changed: ports, flows and their rules.
     pub fn refresh(&mut self, datapath: &Datapath) {
-        self.ports.refresh(datapath);
+        for (number, _) in self.ports.refresh(datapath) {
+            self.former.extend(self.interfaces.remove(&number));
+        }
         self.verdicts.forget();
     }
 
@@ -81,7 +86,7 @@ impl Output {
     pub fn end(&mut self, now: Time, lost: u64) {
         // Which port the lost ones are of is not known.
         let time = self.time(now);
-        let mut interfaces: Vec<_> = self.interfaces.values().copied().collect();
+        let mut interfaces: Vec<_> = self.interfaces.values().chain(&self.former).copied().collect();
         interfaces.sort_unstable();
         for (interface, packets) in interfaces {
             let lost = if interface == 0 { lost } else { 0 };
@@ -113,7 +118,7 @@ impl Output {
 
     /// The number of a port's interface, which is described if it has not been yet.
     fn interface(&mut self, port: PortNo) -> &mut (u32, u64) {
-        let number = self.interfaces.len() as u32;
+        let number = (self.interfaces.len() + self.former.len()) as u32;
         let Output { interfaces, blocks, ports, snap_length, filter, .. } = self;
         interfaces.entry(port).or_insert_with(|| {
             pcapng::interface(blocks, &ports.shown(port), *snap_length, filter);
