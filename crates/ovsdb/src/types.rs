@@ -477,7 +477,12 @@ pub(crate) fn describe(value: &Value) -> String {
 
 /// The beginning of `text`, marked where it is cut.
 pub(crate) fn shorten(text: &str) -> String {
-    match text.char_indices().nth(80) {
+    shorten_to(text, 80)
+}
+
+/// The same with so many characters of it.
+pub(crate) fn shorten_to(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }

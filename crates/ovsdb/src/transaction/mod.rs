@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::replica::Replica;
 use crate::schema::{ColumnType, DatabaseSchema};
-use crate::types::{Atom, Datum, Uuid, describe};
+use crate::types::{Atom, Datum, Uuid, describe, shorten_to};
 
 /// An `<error>` of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,16 @@ pub struct DbError {
     pub syntax: Option<String>,
 }
 
+/// Characters of each text of an error that are kept. What a server says goes to the log, and a message may have 64 MiB.
+const MAX_TEXT: usize = 1000;
+
 impl DbError {
     /// Reads an `<error>`; tolerates a plain string, as some replies have.
     pub fn from_json(json: &Value) -> DbError {
-        let text = |member| json.get(member).and_then(Value::as_str).map(str::to_owned);
+        let kept = |json: &Value| json.as_str().map(|text| shorten_to(text, MAX_TEXT));
+        let text = |member| json.get(member).and_then(kept);
         DbError {
-            name: text("error").or_else(|| json.as_str().map(str::to_owned)).unwrap_or_else(|| describe(json)),
+            name: text("error").or_else(|| kept(json)).unwrap_or_else(|| describe(json)),
             details: text("details"),
             syntax: text("syntax"),
         }

@@ -96,3 +96,14 @@ fn replies_that_make_no_sense_are_errors() {
     let not_owner = json!([{"error": "not owner", "details": "l"}, null, null]);
     assert_eq!(locked.decode(&Ok(not_owner)), Err(TransactError::NotLocked));
 }
+
+#[test]
+fn an_error_fills_no_log() {
+    let long = "é".repeat(1 << 20);
+    for error in [json!({"error": long, "details": long, "syntax": long}), json!(long), json!([long])] {
+        let told = DbError::from_json(&error).to_string();
+        assert!(told.chars().count() < 2200, "{}", told.len());
+    }
+    let error = json!({"error": "constraint violation", "details": "x".repeat(MAX_TEXT)});
+    assert_eq!(DbError::from_json(&error).details.unwrap().len(), MAX_TEXT);
+}
