@@ -211,6 +211,9 @@ def test_what_is_wrong_is_said_and_an_old_file_stays(dummies, tmp_path):
         assert r.returncode == 1 and words in r.stderr, r
     for args in ["-c", "0"], ["-s", "13"], ["-s", "300000"], ["--rate", "-1"], ["--rx", "--tx"]:
         assert w.cli("tap", *args, check=False).returncode == 2
+    for full in "/dev/full", tmp_path / "no" / "x.pcapng":
+        r = w.cli("tap", "-w", full, check=False)
+        assert r.returncode == 1 and f"cannot write the capture file {full}: No s" in r.stderr, r
     assert "--count=x: this takes a number" in w.refusal("appctl", "weir/tap", "--count=x")
     assert file.read_text() == "old"
 

@@ -94,6 +94,8 @@ enum Error {
         "weir: a capture file is not written to a terminal; name a file or use a pipe: weir tap -w - | tshark -r -"
     )]
     CaptureOnTerminal,
+    #[error("weir: cannot write the capture file {file}: {source}", file = .file.display())]
+    CaptureFile { file: PathBuf, source: std::io::Error },
     #[error("weir: {0}")]
     Top(#[from] crate::top::source::Error),
     #[error(

@@ -88,7 +88,12 @@ fn show(daemon: &RunningDaemon, arguments: &[String], mut sink: Sink) -> Result<
     match failed {
         // A reader that has seen enough is no failure.
         Some(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        Some(error) => return Err(error.into()),
+        Some(source) => {
+            return Err(match sink {
+                Sink::File(file, _) => Error::CaptureFile { file, source },
+                Sink::Terminal | Sink::Output => source.into(),
+            });
+        }
         None => eprint!("weir: {}", end.unwrap_or_default()),
     }
     Ok(())
