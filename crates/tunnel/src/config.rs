@@ -302,12 +302,6 @@ impl Config {
         if self.layers().0 { PacketType::LegacyL2 } else { PacketType::LegacyL3 }
     }
 
-    /// Whether two ports cannot be there together, because one UDP port has group policies or has not.
-    pub fn conflicts(&self, other: &Config) -> Option<Problem> {
-        let both = self.kind == Kind::Vxlan && other.kind == Kind::Vxlan && self.dst_port == other.dst_port;
-        (both && self.group_policy != other.group_policy).then_some(Problem::MixedGroupPolicy)
-    }
-
     /// What packets the port takes, behind this port of the datapath.
     pub fn matching(&self, datapath_port: u32) -> Match {
         Match {

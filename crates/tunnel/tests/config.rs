@@ -143,19 +143,6 @@ fn problems_are_told_as_in_ovs() {
 }
 
 #[test]
-fn one_udp_port_has_group_policies_or_has_not() {
-    let config = |kind, options| parse(kind, options).unwrap().0;
-    let plain = config(Kind::Vxlan, "remote_ip=1.1.1.1");
-    let policy = config(Kind::Vxlan, "remote_ip=2.2.2.2 exts=gbp");
-    let elsewhere = config(Kind::Vxlan, "remote_ip=2.2.2.2 exts=gbp dst_port=1");
-    let geneve = config(Kind::Geneve, "remote_ip=2.2.2.2 dst_port=4789");
-    assert_eq!(plain.conflicts(&policy), Some(Problem::MixedGroupPolicy));
-    for other in [&plain, &elsewhere, &geneve] {
-        assert_eq!(plain.conflicts(other), None);
-    }
-}
-
-#[test]
 fn tunnels_are_listed_as_in_ovs() {
     for (kind, options, line) in [
         (Kind::Gre, "remote_ip=1.1.1.1", "port 3: p (gre: ::->1.1.1.1, key=0, legacy_l2, dp port=3, ttl=64)"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use openflow::{OfPort, PortReason};
 use ports::Port;
-use tunnel::config::FlowLabel;
+use tunnel::config::{FlowLabel, Problem};
 use tunnel::header::Protocol;
 use tunnel::matching::Address;
 
@@ -49,11 +49,16 @@ impl Bridge {
             .add_to_carrier(port, tunnel)
             .and_then(|()| enter().inspect_err(|_| switch.forwarding.write().tunnels.remove(&tunnel.config)));
         // That of the tunnel before, or this one's, which is not there.
-        let unused = switch.forwarding.write().tunnels.take_unused();
-        if let Some(datapath) = switch.datapath.get().filter(|_| !unused.is_empty()) {
+        self.remove_unused_carriers()?;
+        placed
+    }
+
+    fn remove_unused_carriers(&self) -> Result<(), Error> {
+        let unused = self.switch.forwarding.write().tunnels.take_unused();
+        if let Some(datapath) = self.switch.datapath.get().filter(|_| !unused.is_empty()) {
             datapath.remove_ports(&unused)?;
         }
-        placed
+        Ok(())
     }
 
     /// Has a carrier receive the packets of a tunnel for a port.
@@ -66,20 +71,26 @@ impl Bridge {
             Protocol::Srv6 { .. } => Protocol::Srv6 { flow_label: FlowLabel::Zero },
             protocol => protocol,
         };
-        if let Some(problem) = switch.forwarding.read().tunnel_conflict(config) {
-            return Err(Error::TunnelConflict { port: tunnel.name().into(), problem });
-        }
-        if switch.forwarding.read().tunnels.protocol_of(config).is_some_and(|other| other != protocol) {
-            return Err(Error::OtherPayload { port: tunnel.name().into(), carrier: carrier_name(config) });
+        let present = switch.forwarding.read().tunnels.protocol_and_users(config);
+        let (port_name, carrier_name) = (tunnel.name(), carrier_name(config));
+        match present {
+            Some((other, _)) if other == protocol => {}
+            // That of the tunnel that this one replaces.
+            Some((_, 0)) => self.remove_unused_carriers()?,
+            Some((Protocol::Vxlan { .. }, _)) => {
+                return Err(Error::TunnelConflict { port: port_name.into(), problem: Problem::MixedGroupPolicy });
+            }
+            Some(_) => return Err(Error::OtherPayload { port: port_name.into(), carrier: carrier_name }),
+            None => {}
         }
         if switch.forwarding.read().tunnels.carrier_of(config).is_none() {
             let datapath = switch.datapath.get().ok_or(Error::NoDatapath)?;
-            let carrier = ports::tunnel::TunnelPort::new(&carrier_name(config), config.kind.name());
+            let carrier = ports::tunnel::TunnelPort::new(&carrier_name, config.kind.name());
             datapath.add_port_with(carrier, |dp_port| {
                 switch.forwarding.write().tunnels.add_carrier(config, protocol, dp_port);
             })?;
         }
-        Ok(switch.forwarding.write().tunnels.add(tunnel.name(), config, (self.id, port))?)
+        Ok(switch.forwarding.write().tunnels.add(port_name, config, (self.id, port))?)
     }
 }
 

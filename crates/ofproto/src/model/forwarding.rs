@@ -128,15 +128,6 @@ impl Forwarding {
         self.affecting.store(generation, Ordering::SeqCst);
     }
 
-    /// Why a tunnel port with these options cannot be there beside the others.
-    pub fn tunnel_conflict(&self, config: &tunnel::config::Config) -> Option<tunnel::config::Problem> {
-        let ports = self.bridges.values().flat_map(|bridge| bridge.ports.values());
-        ports.into_iter().find_map(|port| match &port.device {
-            Device::Tunnel(tunnel) => tunnel.config.conflicts(config),
-            _ => None,
-        })
-    }
-
     /// Records that routes or neighbours have changed on which flows depend.
     pub fn touch_hops(&mut self) {
         self.hops_changed = self.next_generation();

@@ -269,10 +269,10 @@ impl Tunnels {
         self.carriers.extract_if(.., |carrier| carrier.users == 0).map(|carrier| carrier.dp_port).collect()
     }
 
-    /// The protocol of the carrier for tunnels with these options, if it is there.
-    pub fn protocol_of(&self, config: &Config) -> Option<Protocol> {
+    /// The protocol of the carrier for tunnels with these options, if it is there, and how many ports it is for.
+    pub fn protocol_and_users(&self, config: &Config) -> Option<(Protocol, usize)> {
         let name = carrier_name(config);
-        self.carriers.iter().find(|carrier| carrier.name == name).map(|carrier| carrier.protocol)
+        self.carriers.iter().find(|carrier| carrier.name == name).map(|carrier| (carrier.protocol, carrier.users))
     }
 
     /// The carrier of packets of this IP protocol, to this UDP port, over IPv6 or not.

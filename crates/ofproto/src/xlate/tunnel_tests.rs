@@ -322,6 +322,36 @@ fn tunnel_ports_come_and_go_with_their_carriers() {
 }
 
 #[test]
+fn the_only_tunnel_of_a_udp_port_may_change_what_it_carries() {
+    let mut host = Host::new(&["vxlan remote_ip=192.0.2.2"], &[]);
+    let replace = |host: &Host, port: u32, options: &str| {
+        let (kind, options) = options.split_once(' ').unwrap();
+        let options = options.split(' ').map(|option| option.split_once('=').unwrap());
+        let config = Config::parse(Kind::from_name(kind).unwrap(), options).unwrap().0;
+        let name = host.bed.bridge.port(OfPort(port)).unwrap().name;
+        host.bed.bridge.close_device(OfPort(port)).unwrap();
+        host.bed.bridge.replace_tunnel(OfPort(port), &TunnelPort::new(&name, config, [2, 0, 0, 0, 5, 5]))
+    };
+    let carriers =
+        |host: &Host| host.bed.switch.carriers().into_iter().map(|carrier| carrier.users).collect::<Vec<_>>();
+    for options in [
+        "vxlan remote_ip=192.0.2.2 exts=gbp",
+        "vxlan remote_ip=192.0.2.2 exts=gpe",
+        "vxlan remote_ip=192.0.2.2 exts=gbp",
+    ] {
+        replace(&host, 10, options).unwrap();
+        assert_eq!(carriers(&host), [1], "{options}");
+    }
+    // Another UDP port and another type are none of its business; a port that shares its own is.
+    host.add_tunnel("vxlan remote_ip=192.0.2.3 dst_port=4790", 11).unwrap();
+    host.add_tunnel("geneve remote_ip=192.0.2.3", 12).unwrap();
+    host.add_tunnel("vxlan remote_ip=192.0.2.3 exts=gbp", 13).unwrap();
+    let plain = replace(&host, 10, "vxlan remote_ip=192.0.2.2");
+    assert!(matches!(plain, Err(crate::Error::TunnelConflict { .. })), "{plain:?}");
+    assert_eq!(carriers(&host), [1, 1, 1]);
+}
+
+#[test]
 fn rules_below_a_tunnel_count_its_headers() {
     let host = Host::new(&["vxlan remote_ip=192.0.2.2"], &["in_port=1,actions=10"]);
     let inner = udp(1);
