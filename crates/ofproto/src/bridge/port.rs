@@ -429,6 +429,12 @@ impl Bridge {
         self.tell_port(port, reason, None);
     }
 
+    /// Tells the subscribers that a port has become live, or has ceased to be, and that nothing else of it has changed.
+    pub(crate) fn liveness_changed(&self, port: OfPort) {
+        self.switch.forwarding.write().touch_liveness(self.id, port);
+        self.tell_subscribers(port, PortReason::Modify, None);
+    }
+
     /// Whether a port is still what subscribers were told of it last; `None` where nothing was told yet.
     pub fn is_as_told(&self, port: OfPort) -> Option<bool> {
         let desc = self.port_descs(port).into_iter().next()?;
@@ -438,11 +444,15 @@ impl Bridge {
     }
 
     fn tell_port(&self, port: OfPort, reason: PortReason, but: Option<SubscriptionId>) {
+        // What the port can do now, bundles and groups may depend on.
+        self.switch.forwarding.write().touch_port(self.id, port);
+        self.tell_subscribers(port, reason, but);
+    }
+
+    fn tell_subscribers(&self, port: OfPort, reason: PortReason, but: Option<SubscriptionId>) {
         let desc = self.port_descs(port).into_iter().next();
         let statuses = {
             let mut forwarding = self.switch.forwarding.write();
-            // What the port can do now, bundles and groups may depend on.
-            forwarding.touch_port(self.id, port);
             let state = forwarding.bridges.get_mut(&self.id).and_then(|bridge| bridge.ports.get_mut(&port));
             let told = state.zip(desc).map(|(state, desc)| {
                 let before = state.told.replace(Box::new(desc.clone()));

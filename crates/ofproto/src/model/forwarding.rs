@@ -111,16 +111,28 @@ impl Forwarding {
     /// it otherwise, all.
     pub fn touch_port(&mut self, id: BridgeId, port: OfPort) {
         let generation = self.next_generation();
-        let Some(bridge) = self.bridges.get_mut(&id) else { return };
+        let Some(bridge) = self.bridges.get(&id) else { return };
         let found_otherwise = bridge.ports.get(&port).is_some_and(|state| bridge.is_found_otherwise(state));
         match port.to_u16().filter(|_| !found_otherwise) {
             None => self.touch(),
-            Some(number) => {
-                bridge.port_changes.note(number, generation);
-                self.changed = generation;
-                self.note_affecting(generation);
-            }
+            Some(number) => self.note_port(id, number, generation),
         }
+    }
+
+    /// Records that a port has become live, or has ceased to be. Whatever the port is, flows ask for that by its number: of a member of a
+    /// bond, they ask the bond.
+    pub fn touch_liveness(&mut self, id: BridgeId, port: OfPort) {
+        let generation = self.next_generation();
+        if let Some(number) = port.to_u16() {
+            self.note_port(id, number, generation);
+        }
+    }
+
+    fn note_port(&mut self, id: BridgeId, number: u16, generation: u64) {
+        let Some(bridge) = self.bridges.get_mut(&id) else { return };
+        bridge.port_changes.note(number, generation);
+        self.changed = generation;
+        self.note_affecting(generation);
     }
 
     /// Records that datapath flows may depend on a change of tables or groups.

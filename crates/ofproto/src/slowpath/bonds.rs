@@ -69,7 +69,7 @@ impl Switch {
             return None;
         }
         let now = self.clock.now();
-        let (mut stale, mut way, mut announced, mut next) = (Vec::new(), false, Vec::new(), None);
+        let (mut stale, mut announced, mut next) = (Vec::new(), Vec::new(), None);
         let mut forwarding = self.forwarding.write();
         let mut lacp = self.lacp.lock();
         if ports_changed || lacp.in_step != forwarding.changed {
@@ -83,7 +83,9 @@ impl Switch {
         for (id, bridge) in &mut forwarding.bridges {
             for bond in bridge.bonds.values_mut() {
                 let changes = bond.run(now);
-                way |= changes.way;
+                if changes.way {
+                    stale.push(bond.way.clone());
+                }
                 if changes.members {
                     stale.push(bond.version.clone());
                 }
@@ -93,9 +95,7 @@ impl Switch {
                 next = next.into_iter().chain(bond.next_wakeup()).min();
             }
         }
-        if way {
-            forwarding.touch();
-        } else if !stale.is_empty() {
+        if !stale.is_empty() {
             forwarding.touch_bonds(&stale);
         }
         drop(forwarding);
@@ -105,7 +105,7 @@ impl Switch {
         for of in announced {
             self.announce(of);
         }
-        if way || !stale.is_empty() {
+        if !stale.is_empty() {
             self.notify();
         }
         next

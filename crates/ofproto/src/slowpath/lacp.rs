@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use openflow::{OfPort, PortReason};
+use openflow::OfPort;
 use protocols::lacp::ReceiveError;
 
 use crate::bridge::Bridge;
@@ -20,7 +20,7 @@ impl Switch {
         for (id, port) in changed {
             let name = self.forwarding.read().bridges.get(&id).map(|bridge| bridge.config.name.as_str().into());
             if let Some(name) = name {
-                Bridge::new(self.clone(), id, name).port_changed(port, PortReason::Modify);
+                Bridge::new(self.clone(), id, name).liveness_changed(port);
             }
         }
     }

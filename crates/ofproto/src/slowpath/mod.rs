@@ -51,6 +51,8 @@ mod flow_dump_log;
 pub(crate) mod intern;
 mod lacp;
 pub(crate) mod lacp_sessions;
+#[cfg(test)]
+mod liveness_tests;
 pub(crate) mod lldp;
 pub(crate) mod lldp_agents;
 #[cfg(test)]

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use openflow::{OfPort, PortReason};
+use openflow::OfPort;
 use packet::Time;
 use protocols::bfd::show::Show as ShowBfd;
 use protocols::cfm::show::Show as ShowCfm;
@@ -123,7 +123,7 @@ impl Switch {
             if std::mem::replace(&mut state.path_checks.down, down) != down {
                 let (bridge, port) = (bridge.config.name.as_str().into(), state.port);
                 changed.push((Bridge::new(self.clone(), id, bridge), port));
-                forwarding.touch_port(id, port);
+                forwarding.touch_liveness(id, port);
             }
         }
         if changed.is_empty() {
@@ -133,7 +133,7 @@ impl Switch {
         self.run_bonds();
         self.notify();
         for (bridge, port) in changed {
-            bridge.port_changed(port, PortReason::Modify);
+            bridge.liveness_changed(port);
         }
     }
 }

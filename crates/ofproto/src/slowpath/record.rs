@@ -345,6 +345,7 @@ impl FlowRecord {
         self.tables.shrink_to_fit();
         self.deps.shrink_to_fit();
         self.macs.shrink_to_fit();
+        self.bonds.shrink_to_fit();
         self
     }
 

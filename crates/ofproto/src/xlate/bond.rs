@@ -76,6 +76,7 @@ impl<'a> Ctx<'a, '_> {
     }
 
     fn output_to_bond(&mut self, bond: &'a Bond, vid: u16) {
+        self.record.depends_on_bond(&bond.way);
         let leaves = bond.leaves();
         let by_source = bond.bucket_of_source(self.flow.common().dl_src, vid);
         let table_bucket = match leaves {

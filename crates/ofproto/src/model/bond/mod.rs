@@ -17,7 +17,7 @@
 //!
 //! - [`Bond::admits`]: whether a packet that came in by a member belongs to the bridge. The answer depends on which members are enabled
 //!   and which one is active; a flow that depends on it has the bond's [`BondVersion`] in its record.
-//! - [`Bond::output`]: by which member a packet leaves. Where all members are devices of the datapath, the answer is a bucket of a table
+//! - [`Bond::leaves`] and [`Bond::action`]: by which member a packet leaves. All flows that send to the bond depend on how that is said. Where all members are devices of the datapath, the answer is a bucket of a table
 //!   that workers read ([`datapath::bond`]). A member that is lost changes the table and no flow. Bonds of patch or tunnel ports have no such table:
 //!   there the translation chooses a member, and depends on the choice.
 
@@ -199,8 +199,10 @@ pub(crate) struct Bond {
     buckets: Buckets,
     /// The table in the datapath.
     output: Option<Arc<BondOutput>>,
-    /// What flows depend on.
+    /// What flows depend on that ask by which members packets come or leave.
     pub version: Arc<BondVersion>,
+    /// What all flows depend on that send to it: how that is done.
+    pub way: Arc<BondVersion>,
     next_rebalance: Time,
     /// What has changed since the last [`Bond::run`].
     pending: BondChanges,
@@ -211,7 +213,7 @@ pub(crate) struct Bond {
 pub(crate) struct BondChanges {
     /// Flows that depend on the bond have to be translated again.
     pub members: bool,
-    /// Flows that only send to it, too: it is done in another way now.
+    /// Flows that only send to it have to be, too: it is done in another way now.
     pub way: bool,
     /// Neighbours should learn where addresses are now.
     pub tell_neighbours: bool,
@@ -239,6 +241,7 @@ impl Bond {
             buckets: Buckets::default(),
             output,
             version: Arc::default(),
+            way: Arc::default(),
             pending: BondChanges::default(),
         };
         // An earlier bond may have had the table.
