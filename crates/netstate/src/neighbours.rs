@@ -4,7 +4,7 @@
 //! known for as long as it says. There are at most so many: a new one then takes the place of the one that would be forgotten
 //! first. Those that the kernel or an operator has set are not pushed out by ones that were heard of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
@@ -45,6 +45,9 @@ pub type Key = (Box<str>, IpAddr);
 /// When what the kernel has told is forgotten.
 const NEVER: Time = Time(u64::MAX);
 
+/// How many changes are remembered for [`Neighbours::take_changed`].
+const MOST_CHANGES: usize = 1024;
+
 /// All neighbours.
 #[derive(Debug)]
 pub struct Neighbours {
@@ -54,6 +57,8 @@ pub struct Neighbours {
     limit: usize,
     aging: Duration,
     generation: u64,
+    /// Whose addresses have changed since that was asked last; `None`: too many.
+    changed: Option<HashSet<IpAddr>>,
     number: u64,
 }
 
@@ -66,6 +71,7 @@ impl Neighbours {
             limit: limit.max(1),
             aging: AGING,
             generation: 0,
+            changed: Some(HashSet::new()),
             number: 0,
         }
     }
@@ -73,6 +79,11 @@ impl Neighbours {
     /// A number that is another one after each change of what is found.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The neighbours of which what is found has changed since the last call; `None` where these are too many to be named. There is one who asks.
+    pub fn take_changed(&mut self) -> Option<HashSet<IpAddr>> {
+        self.changed.replace(HashSet::new())
     }
 
     /// How many there are.
@@ -123,7 +134,7 @@ impl Neighbours {
             }
             self.remove(&key);
         }
-        self.generation += 1;
+        self.note(ip);
         self.number += 1;
         let number = self.number;
         self.order.insert((told, expires, number, key.clone()));
@@ -189,7 +200,10 @@ impl Neighbours {
         let before = self.known.len();
         self.known.retain(|key, known| !is_meant(key, known.told));
         self.order.retain(|(told, .., key)| !is_meant(key, *told));
-        self.generation += u64::from(self.known.len() != before);
+        if self.known.len() != before {
+            self.generation += 1;
+            self.changed = None;
+        }
     }
 
     /// Each neighbour: bridge, address, MAC address, and whether its time is over.
@@ -207,7 +221,18 @@ impl Neighbours {
     fn remove(&mut self, key: &Key) {
         if let Some(Neighbour { told, expires, number, .. }) = self.known.remove(key) {
             self.order.remove(&(told, expires, number, key.clone()));
-            self.generation += 1;
+            self.note(key.1);
+        }
+    }
+
+    /// What is found of this neighbour has changed.
+    fn note(&mut self, ip: IpAddr) {
+        self.generation += 1;
+        if let Some(changed) = &mut self.changed {
+            changed.insert(ip);
+            if changed.len() > MOST_CHANGES {
+                self.changed = None;
+            }
         }
     }
 
@@ -261,6 +286,30 @@ mod tests {
         assert_eq!([1, 2, 3].map(|last| all.look("br0", ip(last), at(909))), [Some([9; 6]), Some([2; 6]), None]);
         all.see("br0", ip(1), [8; 6], at(910));
         assert_eq!(all.look("br0", ip(1), at(911)), None, "its time was over");
+    }
+
+    #[test]
+    fn whose_address_has_changed_is_told_once() {
+        let mut all = Neighbours::new(4096);
+        let mut told = |change: &dyn Fn(&mut Neighbours)| {
+            change(&mut all);
+            all.take_changed().map(|ips| ips.into_iter().collect::<BTreeSet<_>>())
+        };
+        let some = |ips: &[IpAddr]| Some(ips.iter().copied().collect::<BTreeSet<_>>());
+        let set = |all: &mut Neighbours, last| assert!(all.set("br0", ip(last), [last; 6], Told::Heard, at(0)));
+        assert_eq!(told(&|all| [1, 2, 2].into_iter().for_each(|last| set(all, last))), some(&[ip(1), ip(2)]));
+        assert_eq!(told(&|all| set(all, 1)), some(&[]));
+        assert_eq!(told(&|all| assert!(all.set("br1", ip(1), [9; 6], Told::Heard, at(0)))), some(&[ip(1)]));
+        assert_eq!(told(&|all| all.remove_told("br0", ip(2), Told::Heard)), some(&[ip(2)]));
+        assert_eq!(told(&|all| all.expire(at(900))), some(&[ip(1)]));
+        assert_eq!(told(&|all| all.flush(None)), some(&[]));
+        set(&mut all, 1);
+        all.flush(Some("br0"));
+        assert_eq!(all.take_changed(), None);
+        for n in 0..=MOST_CHANGES as u32 {
+            assert!(all.set("br0", IpAddr::V4(n.into()), [1; 6], Told::Heard, at(0)));
+        }
+        assert_eq!((all.take_changed(), all.take_changed()), (None, Some(HashSet::new())));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use netstate::neighbours::Mac;
 use netstate::state::NetState;
 use openflow::OfPort;
@@ -19,6 +19,9 @@ use crate::model::shared::BridgeId;
 
 /// How many hops are kept. Flows with further ones are translated again whenever anything changes.
 const MAX_HOPS: usize = 65536;
+
+/// How many hops are taken out while the lock is held.
+const PORTION: usize = 1024;
 
 /// What a hop is found by.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,6 +57,7 @@ pub(crate) struct Route {
 pub(crate) struct Hop {
     /// `None` where there is no route.
     pub route: Option<Route>,
+    towards: Towards,
     /// The bridge that neighbours are known by, beside the device.
     bridge: Option<Box<str>>,
     stale: AtomicBool,
@@ -96,6 +100,8 @@ pub(crate) struct Question {
 #[derive(Default)]
 struct Hops {
     kept: HashMap<HopKey, Arc<Hop>>,
+    /// The same by the neighbour on the way.
+    by_neighbour: HashMap<IpAddr, HashSet<HopKey>>,
     /// How many more are not kept before those are looked for again that no flow holds.
     patience: usize,
 }
@@ -111,11 +117,48 @@ impl Hops {
             self.patience -= 1;
             return false;
         }
-        self.kept.retain(|_, hop| Arc::strong_count(hop) > 1);
+        self.sweep();
         if self.kept.len() > MAX_HOPS / 4 * 3 {
             self.patience = MAX_HOPS / 4;
         }
         self.kept.len() < MAX_HOPS
+    }
+
+    fn insert(&mut self, key: HopKey, hop: Arc<Hop>) {
+        if let Some(route) = &hop.route {
+            self.by_neighbour.entry(route.neighbour).or_default().insert(key.clone());
+        }
+        self.kept.insert(key, hop);
+    }
+
+    fn remove(&mut self, hop: &Hop) {
+        let key = (hop.towards.clone(), hop.bridge.clone());
+        self.kept.remove(&key);
+        if let Some(route) = &hop.route
+            && let Some(of_neighbour) = self.by_neighbour.get_mut(&route.neighbour)
+        {
+            of_neighbour.remove(&key);
+            if of_neighbour.is_empty() {
+                self.by_neighbour.remove(&route.neighbour);
+            }
+        }
+    }
+
+    /// Takes out those that nobody else has.
+    fn sweep(&mut self) {
+        let free = |hop: &&Arc<Hop>| Arc::strong_count(hop) == 1;
+        let free: Vec<Arc<Hop>> = self.kept.values().filter(free).cloned().collect();
+        free.iter().for_each(|hop| self.remove(hop));
+    }
+
+    /// Those that a change of these neighbours can be about, or any change; without those that nobody else has, where all are looked at.
+    fn concerned(&mut self, neighbours: Option<&std::collections::HashSet<IpAddr>>) -> Vec<Arc<Hop>> {
+        let Some(neighbours) = neighbours else {
+            self.sweep();
+            return self.kept.values().cloned().collect();
+        };
+        let keys = neighbours.iter().filter_map(|ip| self.by_neighbour.get(ip)).flatten();
+        keys.filter_map(|key| self.kept.get(key)).cloned().collect()
     }
 }
 
@@ -127,6 +170,8 @@ pub(crate) struct Underlay {
     hops: Mutex<Hops>,
     /// Routes or neighbours have changed since the last call of `refresh`.
     changed: AtomicBool,
+    /// The generation of the routes, and the range of source ports, with which the hops were found out last.
+    routes_seen: Mutex<(u64, (u16, u16))>,
     /// Until when uses of neighbours have been told.
     told: AtomicU64,
 }
@@ -144,9 +189,10 @@ impl Underlay {
         let is_kept = hops.has_room();
         let route = self.find_out(towards, key.1.as_deref(), now);
         let bridge = key.1.clone();
-        let hop = Arc::new(Hop { route, bridge, stale: AtomicBool::new(!is_kept), used: AtomicU64::new(0) });
+        let (stale, used) = (AtomicBool::new(!is_kept), AtomicU64::new(0));
+        let hop = Arc::new(Hop { route, towards: towards.clone(), bridge, stale, used });
         if is_kept {
-            hops.kept.insert(key, hop.clone());
+            hops.insert(key, hop.clone());
         }
         hop
     }
@@ -186,37 +232,44 @@ impl Underlay {
         self.changed.store(true, Ordering::SeqCst);
     }
 
-    /// Finds the hops out anew if something has changed. Whether some have come out otherwise.
+    /// Finds the hops out anew that what has changed can be about, if something has. Whether some have come out otherwise.
+    ///
+    /// Translations wait for the lock of the hops, so it is not held while any of them is found out.
     pub fn refresh(&self, now: Time) -> Option<Refreshed> {
         if !self.changed.swap(false, Ordering::SeqCst) {
             return None;
         }
-        let mut hops = self.hops.lock();
-        let before = hops.kept.len();
-        hops.patience = 0;
-        hops.kept.retain(|(towards, bridge), hop| {
-            // Nobody else has it.
-            if Arc::strong_count(hop) == 1 {
-                return false;
-            }
-            // A device may be of another bridge now; then its flows are translated again because of that.
-            let is_same = self.find_out(towards, bridge.as_deref(), now) == hop.route;
-            if !is_same {
+        // What changes after this is said again. Hops that are new after this are found out with what has changed until now.
+        let neighbours = self.netstate.neighbours.lock().take_changed();
+        let routes = (self.netstate.routes.read().generation(), *self.netstate.source_ports.lock());
+        let same_routes = std::mem::replace(&mut *self.routes_seen.lock(), routes) == routes;
+        let neighbours = neighbours.filter(|_| same_routes);
+        let (concerned, is_full): (Vec<Arc<Hop>>, bool) = {
+            let mut hops = self.hops.lock();
+            hops.patience = 0;
+            let is_full = hops.kept.len() >= MAX_HOPS;
+            (hops.concerned(neighbours.as_ref()), is_full)
+        };
+        // A device may be of another bridge now; then its flows are translated again because of that.
+        let is_stale = |hop: &Arc<Hop>| self.find_out(&hop.towards, hop.bridge.as_deref(), now) != hop.route;
+        let stale: Vec<Arc<Hop>> = concerned.into_iter().filter(is_stale).collect();
+        for portion in stale.chunks(PORTION) {
+            let mut hops = self.hops.lock();
+            for hop in portion {
                 hop.stale.store(true, Ordering::SeqCst);
+                hops.remove(hop);
             }
-            is_same
-        });
-        Some(Refreshed { some_are_stale: hops.kept.len() != before || before >= MAX_HOPS })
+        }
+        Some(Refreshed { some_are_stale: !stale.is_empty() || is_full })
     }
 
     /// Lets the neighbours that packets went to lately be known for longer.
     pub fn keep_used(&self, now: Time) {
         let told = self.told.swap(now.0, Ordering::Relaxed);
-        let hops = self.hops.lock();
-        for hop in hops.kept.values() {
-            if hop.used.load(Ordering::Relaxed) > told
-                && let Some(route) = &hop.route
-            {
+        let is_used = |hop: &&Arc<Hop>| hop.used.load(Ordering::Relaxed) > told;
+        let used: Vec<Arc<Hop>> = self.hops.lock().kept.values().filter(is_used).cloned().collect();
+        for hop in used {
+            if let Some(route) = &hop.route {
                 self.neighbour(hop.bridge.as_deref(), &route.device, route.neighbour, now);
             }
         }
@@ -231,10 +284,90 @@ pub(crate) struct Refreshed {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use netstate::neighbours::Told;
+    use netstate::routes::Origin;
+
     use super::*;
 
     fn towards(number: u32) -> Towards {
         Towards { mark: 0, from: None, to: IpAddr::V4(number.into()) }
+    }
+
+    /// A route by a gateway, and the neighbours that are known.
+    fn connected() -> Underlay {
+        let underlay = Underlay::default();
+        let mut routes = underlay.netstate.routes.write();
+        routes.set_addresses("br-phy", vec![([192, 0, 2, 1].into(), 24)]);
+        let gateway = Some([192, 0, 2, 254].into());
+        routes.add(0, "0.0.0.0/0".parse().unwrap(), "br-phy", gateway, Origin::User).unwrap();
+        drop(routes);
+        hear(&underlay, 254, 1);
+        underlay.refresh(Time(0));
+        underlay
+    }
+
+    fn hear(underlay: &Underlay, last: u8, mac: u8) {
+        let ip = [192, 0, 2, last].into();
+        underlay.netstate.neighbours.lock().set("br-phy", ip, [mac; 6], Told::Heard, Time(0));
+        underlay.set_changed();
+    }
+
+    #[test]
+    fn hops_are_stale_by_what_they_depend_on() {
+        let underlay = connected();
+        let (there, none) = (underlay.hop(&towards(7), |_| None, Time(0)), || Towards { mark: 1, ..towards(7) });
+        let nowhere = underlay.hop(&none(), |_| None, Time(0));
+        let stale = |underlay: &Underlay| underlay.refresh(Time(0)).is_some_and(|refreshed| refreshed.some_are_stale);
+        // A neighbour that is on nobody's way.
+        hear(&underlay, 9, 1);
+        assert!(underlay.hops.lock().concerned(Some(&[[192, 0, 2, 9].into()].into())).is_empty());
+        assert!(!stale(&underlay) && !there.is_stale());
+        hear(&underlay, 254, 2);
+        assert!(stale(&underlay) && there.is_stale() && !nowhere.is_stale());
+        let there = underlay.hop(&towards(7), |_| None, Time(0));
+        assert_eq!(there.route.as_ref().unwrap().mac, Some([2; 6]));
+        let gateway = Some([192, 0, 2, 253].into());
+        let to = "0.0.0.0/0".parse().unwrap();
+        underlay.netstate.routes.write().add(1, to, "br-phy", gateway, Origin::User).unwrap();
+        underlay.set_changed();
+        // With it, what nobody holds goes.
+        drop(underlay.hop(&towards(8), |_| None, Time(0)));
+        assert!(stale(&underlay) && nowhere.is_stale() && !there.is_stale());
+        let hops = underlay.hops.lock();
+        assert_eq!((hops.kept.len(), hops.by_neighbour.len()), (1, 1));
+        drop(hops);
+        *underlay.netstate.source_ports.lock() = (40_000, 40_010);
+        underlay.set_changed();
+        assert!(stale(&underlay) && there.is_stale());
+        assert!(underlay.refresh(Time(0)).is_none());
+    }
+
+    #[test]
+    fn translations_do_not_wait_while_hops_are_found_out() {
+        let underlay = Arc::new(connected());
+        let there = underlay.hop(&towards(7), |_| None, Time(0));
+        hear(&underlay, 254, 2);
+        // Whoever finds out waits for the neighbours.
+        let neighbours = underlay.netstate.neighbours.lock();
+        let refreshes = std::thread::spawn({
+            let underlay = underlay.clone();
+            move || underlay.refresh(Time(0)).is_some()
+        });
+        while underlay.changed.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn({
+            let underlay = underlay.clone();
+            move || done.send(underlay.hop(&towards(7), |_| None, Time(0)))
+        });
+        let found = is_done.recv_timeout(Duration::from_secs(60)).expect("a hop that is known is not found");
+        assert!(Arc::ptr_eq(&found, &there));
+        drop(neighbours);
+        assert!(refreshes.join().unwrap() && there.is_stale());
     }
 
     #[test]
