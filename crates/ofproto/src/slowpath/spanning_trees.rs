@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hashbrown::{HashMap, HashSet};
 use openflow::OfPort;
 use packet::Time;
 use protocols::rstp::Link;
@@ -199,7 +200,6 @@ impl Tree {
         // Those that have a claim to a number come before those that take what is left.
         wanted.sort_by_key(|(port, settings)| (settings.number().is_none(), port.port));
         self.remove_others(&wanted);
-        self.refused.retain(|port, _| wanted.iter().any(|(state, _)| state.port == *port));
         for (port, settings) in wanted {
             if !self.members.contains_key(&port.port) {
                 self.add(port, settings.clone(), now);
@@ -218,14 +218,15 @@ impl Tree {
         }
     }
 
-    /// Removes the ports that are not wanted, or only with another number.
+    /// Removes the ports that are not wanted, or only with another number, and forgets which others were refused.
     fn remove_others(&mut self, wanted: &[(&PortState, PortSettings)]) {
-        let claimed = |number: u16| wanted.iter().any(|(_, settings)| settings.number() == Some(number));
+        let claimed: HashSet<u16> = wanted.iter().filter_map(|(_, settings)| settings.number()).collect();
+        let by_port: HashMap<OfPort, _> = wanted.iter().map(|wanted| (wanted.0.port, wanted)).collect();
+        self.refused.retain(|port, _| by_port.contains_key(port));
         let stays = |port: OfPort, member: &Member| {
-            let found = wanted.iter().find(|(state, _)| state.port == port);
-            found.is_some_and(|(state, settings)| {
+            by_port.get(&port).is_some_and(|(state, settings)| {
                 let number = settings.number();
-                let keeps_number = number.map_or(!claimed(member.number), |number| number == member.number);
+                let keeps_number = number.map_or(!claimed.contains(&member.number), |number| number == member.number);
                 Arc::ptr_eq(&state.patch, &member.identity) && keeps_number
             })
         };
