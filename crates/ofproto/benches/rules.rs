@@ -129,6 +129,7 @@ fn main() {
         versions: Versions::ALL,
         probe_interval: None,
         packet_in_limit: None,
+        async_messages: true,
         packet_in_queue: PACKET_IN_QUEUE,
         desc: SwitchDesc::default(),
     };

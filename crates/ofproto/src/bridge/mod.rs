@@ -54,6 +54,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use datapath::Datapath;
+use openflow::stats::SwitchDesc;
 use openflow::{Action, FragHandling, Match, OfError, OfPort, PacketIn, PacketOut, SwitchConfig};
 use packet::flow::BlockId;
 use packet::{Field, Key, Packet};
@@ -144,6 +145,15 @@ impl Bridge {
         if flush {
             self.flush_flows();
         }
+    }
+
+    /// What a peer is told of the switch, with what the configuration says of the bridge.
+    pub(crate) fn describe(&self, default: &SwitchDesc) -> SwitchDesc {
+        let (description, serial) =
+            self.read(|bridge| (bridge.config.description.clone(), bridge.config.serial.clone())).unwrap_or_default();
+        let datapath = description.unwrap_or_else(|| default.datapath.clone());
+        let serial = serial.unwrap_or_else(|| default.serial.clone());
+        SwitchDesc { datapath, serial, ..default.clone() }
     }
 
     /// What the connections to controllers mean at present.

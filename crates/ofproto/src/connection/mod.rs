@@ -96,9 +96,9 @@ const EVENT_LIMIT: usize = 64 << 10;
 /// What a connection is for (OVS's "primary" and "service" connections).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionKind {
-    /// A controller that the bridge is configured with: it gets asynchronous messages at once.
+    /// A primary controller: it gets asynchronous messages at once.
     Controller,
-    /// A client that connected by itself (BRIDGE.mgmt): none until it sets a miss_send_len.
+    /// A service controller, or a client of BRIDGE.mgmt: none until it sets a miss_send_len.
     Service,
 }
 
@@ -116,7 +116,9 @@ pub struct Settings {
     pub packet_in_limit: Option<PacketInLimit>,
     /// How many packet-ins of each of the two kinds (missed, and sent by an action) wait for the peer at most.
     pub packet_in_queue: usize,
-    /// Answer to a description request.
+    /// The peer gets messages that it has not asked for before it says which it wants.
+    pub async_messages: bool,
+    /// Answer to a description request, where the bridge's configuration says nothing else.
     pub desc: SwitchDesc,
 }
 
@@ -566,7 +568,9 @@ impl Session {
         };
         self.trace(Traffic::Negotiated { version, allowed, peer });
         self.version = Some(version);
-        self.async_config = default_async(version);
+        if self.settings.async_messages {
+            self.async_config = default_async(version);
+        }
         self.update_interest();
     }
 

@@ -238,7 +238,7 @@ impl Session {
                 features::tables(&bridge, version)
             }
             // One.
-            Ask::Desc => whole(Answer::Desc(Box::new(self.settings.desc.clone()))),
+            Ask::Desc => whole(Answer::Desc(Box::new(bridge.describe(&self.settings.desc)))),
             Ask::IpfixBridge => {
                 let stats = bridge.ipfix_bridge_statistics().ok_or(OfError::NXST_NOT_CONFIGURED)?;
                 whole(Answer::IpfixBridge(ipfix_stats(0, &stats)))

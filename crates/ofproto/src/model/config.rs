@@ -80,6 +80,10 @@ pub struct BridgeConfig {
     pub in_band: bool,
     /// The queue for what is sent to them and comes from them.
     pub in_band_queue: Option<u32>,
+    /// What people call it, which peers are told instead of the name.
+    pub description: Option<String>,
+    /// Its serial number, which peers are told.
+    pub serial: Option<String>,
 }
 
 impl BridgeConfig {
@@ -101,6 +105,8 @@ impl BridgeConfig {
             protocols: Versions::ALL,
             in_band: true,
             in_band_queue: None,
+            description: None,
+            serial: None,
         }
     }
 }

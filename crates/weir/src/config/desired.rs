@@ -231,6 +231,10 @@ pub struct BridgeSettings {
     pub in_band: bool,
     /// The queue for what is sent to them and comes from them (`in-band-queue`).
     pub in_band_queue: Option<u32>,
+    /// What controllers are told that it is (`dp-desc`); by default its name.
+    pub description: Option<String>,
+    /// The serial number that they are told (`dp-sn`).
+    pub serial: Option<String>,
     /// OpenFlow tables with limits, policies and names of their own (`flow_tables`).
     #[serde(skip)]
     pub tables: BTreeMap<TableId, TableSettings>,
@@ -289,6 +293,8 @@ impl Default for BridgeSettings {
             protocols: Versions::ALL,
             in_band: true,
             in_band_queue: None,
+            description: None,
+            serial: None,
             tables: BTreeMap::new(),
             forward_bpdu: false,
             auto_attach: AutoAttach::default(),
@@ -604,6 +610,8 @@ impl VlanMode {
 /// How to speak with a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Controller {
+    /// What it is for the bridge (`type`).
+    pub kind: ControllerKind,
     /// The longest pause between two attempts to connect (`max_backoff`).
     pub max_backoff: Duration,
     /// A peer that has been silent for this long is sent an echo request (`inactivity_probe`); zero: never.
@@ -616,7 +624,36 @@ pub struct Controller {
     pub queue_size: u16,
     /// It is reached through the bridge itself, whatever the flows say (`connection_mode`).
     pub in_band: bool,
+    /// It gets messages that it has not asked for before it says which it wants (`enable_async_messages`).
+    pub async_messages: bool,
+    /// DSCP of what it is sent (`dscp`).
+    pub dscp: u8,
 }
+
+/// What a controller is for its bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControllerKind {
+    /// It says how the bridge forwards: without it the bridge does what `fail_mode` says.
+    #[default]
+    Primary,
+    /// It looks at the bridge and changes it now and then, as `ovs-ofctl` does, and gets no messages that it has not asked for.
+    Service,
+}
+
+impl ControllerKind {
+    /// The names, as they are written in configurations.
+    pub const NAMES: [(&str, ControllerKind); 2] =
+        [("primary", ControllerKind::Primary), ("service", ControllerKind::Service)];
+
+    /// Which of the two a controller is where the configuration does not say: one that connects to the switch is a service.
+    pub fn of(target: &Target) -> ControllerKind {
+        if target.is_passive() { ControllerKind::Service } else { ControllerKind::Primary }
+    }
+}
+
+/// The DSCP of what controllers are sent, where nothing else is said: that of network control (CS6).
+pub const CONTROLLER_DSCP: u8 = 48;
 
 impl Controller {
     /// The limit of the packets that it is sent.
@@ -628,9 +665,17 @@ impl Controller {
 
 impl Default for Controller {
     fn default() -> Controller {
-        let (max_backoff, inactivity_probe) = (Duration::from_secs(8), Duration::from_secs(5));
-        let queue_size = PACKET_IN_QUEUE as u16;
-        Controller { max_backoff, inactivity_probe, rate_limit: None, burst_limit: None, queue_size, in_band: true }
+        Controller {
+            kind: ControllerKind::Primary,
+            max_backoff: Duration::from_secs(8),
+            inactivity_probe: Duration::from_secs(5),
+            rate_limit: None,
+            burst_limit: None,
+            queue_size: PACKET_IN_QUEUE as u16,
+            in_band: true,
+            async_messages: true,
+            dscp: CONTROLLER_DSCP,
+        }
     }
 }
 

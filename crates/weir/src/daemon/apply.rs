@@ -514,6 +514,7 @@ fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
     };
     config.protocols = settings.protocols;
     (config.in_band, config.in_band_queue) = (settings.in_band, settings.in_band_queue);
+    (config.description, config.serial) = (settings.description.clone(), settings.serial.clone());
     config.tables = settings.tables.clone();
     config.mirrors = settings.mirrors.clone();
     config.forward_bpdu = settings.forward_bpdu;

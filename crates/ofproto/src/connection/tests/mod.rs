@@ -56,6 +56,7 @@ fn settings(kind: ConnectionKind) -> Settings {
         probe_interval: Some(Duration::from_secs(5)),
         packet_in_limit: None,
         packet_in_queue: PACKET_IN_QUEUE,
+        async_messages: true,
         desc: SwitchDesc { manufacturer: "Weir".into(), ..SwitchDesc::default() },
     }
 }

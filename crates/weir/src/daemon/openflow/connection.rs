@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::lockstep::Lockstep;
 use super::{ControllerState, Peers, message_log};
-use crate::config::desired::Controller;
+use crate::config::desired::{Controller, ControllerKind};
 use crate::connections::Slot;
 use crate::turn;
 
@@ -35,17 +35,21 @@ pub async fn run(
     mut stream: Box<dyn Stream>,
     name: &str,
     peers: &Peers,
-    kind: ConnectionKind,
     state: &ControllerState,
     controller: &Controller,
     slot: Option<&Slot>,
 ) -> Result<(), String> {
+    let kind = match controller.kind {
+        ControllerKind::Primary => ConnectionKind::Controller,
+        ControllerKind::Service => ConnectionKind::Service,
+    };
     let settings = Settings {
         kind,
         versions: peers.bridge.config().protocols,
         probe_interval: Some(controller.inactivity_probe).filter(|probe| !probe.is_zero()),
         packet_in_limit: controller.packet_in_limit(),
         packet_in_queue: controller.queue_size.into(),
+        async_messages: controller.async_messages,
         desc: description(peers.bridge.name()),
     };
     let mut session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.timer.now());
@@ -53,10 +57,8 @@ pub async fn run(
     let waker = wake.clone();
     session.set_waker(Arc::new(move || waker.notify_one()));
     session.set_tracer(message_log::tracer(name));
-    if kind == ConnectionKind::Controller {
-        let point = state.snoop_point.clone();
-        session.set_snoop(Box::new(move |message| point.copy(message)));
-    }
+    let point = state.snoop_point.clone();
+    session.set_snoop(Box::new(move |message| point.copy(message)));
     let mut counted = Counted { peers, kind, state, up: None };
     tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
     let ended = pump(&mut stream, &mut session, &wake, name, &mut counted, slot).await;

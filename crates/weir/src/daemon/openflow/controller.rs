@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ofproto::connection::ConnectionKind;
-use tokio::net::{TcpStream, UnixStream};
+use rustix::net::sockopt::{set_ip_tos, set_ipv6_tclass};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
 use super::connection::{self, Stream};
 use super::{ControllerState, Peers, Task, in_band};
 use crate::config::Target;
-use crate::config::desired::Controller;
+use crate::config::desired::{Controller, ControllerKind};
 
 /// The first pause between two attempts to connect; each further one is twice as long.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
@@ -46,7 +46,9 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
         let pause = backoff.next();
         if until_fail_open <= pause {
             timer.sleep(until_fail_open).await;
-            peers.controller_lost();
+            if controller.kind == ControllerKind::Primary {
+                peers.controller_lost();
+            }
             timer.sleep(pause - until_fail_open).await;
         } else {
             timer.sleep(pause).await;
@@ -56,27 +58,32 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
 
 /// One connection from its start to its end: how it ended, and whether OpenFlow was spoken.
 async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) -> (String, bool) {
-    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target, peers, state)).await {
+    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target, controller, peers, state)).await {
         Some(Ok(stream)) => stream,
         Some(Err(e)) => return (format!("cannot connect: {e}"), false),
         None => return ("cannot connect: no answer".into(), false),
     };
     let started = peers.timer.now();
     let name = target.to_string();
-    let ended = connection::run(stream, &name, peers, ConnectionKind::Controller, state, controller, None).await;
+    let ended = connection::run(stream, &name, peers, state, controller, None).await;
     let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
     // A peer that hangs up at once is tried no more often than one that does not answer.
     (error, peers.timer.now().since(started) > MIN_BACKOFF)
 }
 
 /// An error says in words what is wrong.
-async fn open(target: &Target, peers: &Peers, state: &ControllerState) -> Result<Box<dyn Stream>, String> {
+async fn open(
+    target: &Target,
+    controller: &Controller,
+    peers: &Peers,
+    state: &ControllerState,
+) -> Result<Box<dyn Stream>, String> {
     let words = |e: io::Error| e.to_string();
     let open_tcp = async |host: &str, port: u16| {
         let addresses = resolve(host, port).await.map_err(words)?;
         state.whereabouts.found(&addresses);
         in_band::refresh(peers);
-        connect_tcp(&addresses).await.map_err(words)
+        connect_tcp(&addresses, controller.dscp).await.map_err(words)
     };
     match target {
         Target::Tcp(host, port) => Ok(Box::new(open_tcp(host, *port).await?)),
@@ -95,10 +102,32 @@ async fn open(target: &Target, peers: &Peers, state: &ControllerState) -> Result
     }
 }
 
-async fn connect_tcp(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(addresses).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+/// Connects to the first of the addresses that takes it.
+async fn connect_tcp(addresses: &[SocketAddr], dscp: u8) -> io::Result<TcpStream> {
+    let mut refused = io::ErrorKind::AddrNotAvailable.into();
+    for &address in addresses {
+        match tcp_socket(address, dscp)?.connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+/// A socket of the address's family that sends with this DSCP from its first packet on. Where the system refuses the DSCP, it sends without.
+pub fn tcp_socket(address: SocketAddr, dscp: u8) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+    let class = dscp << 2;
+    // One for IPv6 may carry IPv4, too.
+    let set_v4 = set_ip_tos(&socket, class);
+    let set = if address.is_ipv6() { set_ipv6_tclass(&socket, class.into()).and(set_v4) } else { set_v4 };
+    if let Err(error) = set {
+        tracing::warn!("the DSCP {dscp} cannot be set for OpenFlow connections: {error}");
+    }
+    Ok(socket)
 }
 
 /// The addresses of a host. A name is looked up on a thread of its own: tokio's function for that panics if the system

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ofproto::connection::ConnectionKind;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::task::JoinSet;
 
 use super::connection::{self, HANDSHAKE, Stream};
+use super::controller::tcp_socket;
 use super::{ControllerState, Peers, Task};
-use crate::config::desired::Controller;
+use crate::config::desired::{Controller, ControllerKind};
 use crate::connections::Connections;
 use crate::unixctl::server::bind_unix;
 
@@ -26,15 +26,16 @@ const SERVICE_PROBE: Duration = Duration::from_secs(60);
 /// The bridge's management socket, where `ovs-ofctl CMD BRIDGE` finds it.
 pub fn management(path: &Path, peers: Rc<Peers>) -> Result<Task, String> {
     let (listener, file) = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
-    let settings = Controller { inactivity_probe: SERVICE_PROBE, ..Controller::default() };
-    let accept = accept(Listener::Unix(listener), peers, ConnectionKind::Service, Rc::default(), settings);
+    let (kind, inactivity_probe) = (ControllerKind::Service, SERVICE_PROBE);
+    let settings = Controller { kind, inactivity_probe, ..Controller::default() };
+    let accept = accept(Listener::Unix(listener), peers, Rc::default(), settings);
     Ok(Task::spawn(accept).with_file(file))
 }
 
 /// `punix:FILE`.
 pub fn unix(path: &Path, peers: Rc<Peers>, state: Rc<ControllerState>, controller: Controller) -> Result<Task, String> {
     let (listener, file) = bind_unix(path).map_err(|e| format!("punix:{}: cannot listen: {e}", path.display()))?;
-    let accept = accept(Listener::Unix(listener), peers, ConnectionKind::Controller, state, controller);
+    let accept = accept(Listener::Unix(listener), peers, state, controller);
     Ok(Task::spawn(accept).with_file(file))
 }
 
@@ -54,17 +55,19 @@ pub fn tcp(
         Some(Ok(address)) => address,
         Some(Err(_)) => return Err(format!("{method}:{port}: {:?} is not an IP address", host.unwrap_or_default())),
     };
-    let bound = bind_tcp(SocketAddr::new(address, port)).or_else(|e| match host {
-        None => bind_tcp(SocketAddr::new([0, 0, 0, 0].into(), port)),
+    let bind = |address| bind_tcp(SocketAddr::new(address, port), controller.dscp);
+    let bound = bind(address).or_else(|e| match host {
+        None => bind([0, 0, 0, 0].into()),
         Some(_) => Err(e),
     });
     let listener = bound.map_err(|e| format!("{method}:{port}: cannot listen: {e}"))?;
     let listener = if is_secure { Listener::Ssl(listener) } else { Listener::Tcp(listener) };
-    Ok(Task::spawn(accept(listener, peers, ConnectionKind::Controller, state, controller)))
+    Ok(Task::spawn(accept(listener, peers, state, controller)))
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv6() { tokio::net::TcpSocket::new_v6() } else { tokio::net::TcpSocket::new_v4() }?;
+/// What is accepted sends with the same DSCP.
+fn bind_tcp(address: SocketAddr, dscp: u8) -> io::Result<TcpListener> {
+    let socket = tcp_socket(address, dscp)?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(64)
@@ -127,13 +130,7 @@ impl Accepted {
 }
 
 /// Takes connections, each as a task that ends with this one.
-async fn accept(
-    listener: Listener,
-    peers: Rc<Peers>,
-    kind: ConnectionKind,
-    state: Rc<ControllerState>,
-    controller: Controller,
-) {
+async fn accept(listener: Listener, peers: Rc<Peers>, state: Rc<ControllerState>, controller: Controller) {
     let (mut tasks, connections) = (JoinSet::new(), Connections::new(MAX_CONNECTIONS));
     loop {
         tokio::select! {
@@ -145,7 +142,7 @@ async fn accept(
                     tasks.spawn_local(async move {
                         let serve = async {
                             let stream = accepted.stream(&peers, &name).await?;
-                            connection::run(stream, &name, &peers, kind, &state, &controller, Some(&slot)).await
+                            connection::run(stream, &name, &peers, &state, &controller, Some(&slot)).await
                         };
                         let ended = tokio::select! {
                             ended = serve => ended,

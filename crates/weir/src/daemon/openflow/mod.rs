@@ -27,7 +27,7 @@ use tls::Tls;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Target;
-use crate::config::desired::Controller;
+use crate::config::desired::{Controller, ControllerKind};
 use crate::rundir::Rundir;
 use crate::source::ControllerStatus;
 use crate::timer::Timer;
@@ -257,7 +257,8 @@ impl BridgeSockets {
     }
 
     fn controllers_changed(&mut self) {
-        self.peers.configured(!self.controllers.is_empty());
+        let is_primary = |task: &ControllerTask| task.controller.kind == ControllerKind::Primary;
+        self.peers.configured(self.controllers.values().any(is_primary));
         in_band::refresh(&self.peers);
         if self.controllers.is_empty() {
             self.in_band = None;
@@ -283,8 +284,9 @@ pub struct Peers {
     tls: Tls,
     /// Which of them is the primary.
     roles: Arc<Roles>,
+    /// A primary controller is configured.
     configured: Cell<bool>,
-    /// Controllers that are connected.
+    /// Primary controllers that are connected.
     connected: Cell<usize>,
     /// No controller has been connected for too long.
     fail_open: Cell<bool>,

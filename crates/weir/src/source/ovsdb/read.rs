@@ -28,8 +28,9 @@ use super::spanning_tree;
 use super::unsupported;
 use crate::config::conntrack::Conntrack;
 use crate::config::desired::{
-    Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, IngressProgram, Interface, LastNumber, LocalKind,
-    MAX_THREADS, POLICIES, Port, PriorityTags, SpanningTree, VlanMode, Vlans, Workers, parse_mac,
+    Bridge, BridgeSettings, Controller, ControllerKind, Datapath, Desired, FailMode, IngressProgram, Interface,
+    LastNumber, LocalKind, MAX_THREADS, POLICIES, Port, PriorityTags, SpanningTree, VlanMode, Vlans, Workers,
+    parse_mac,
 };
 use crate::config::http::{Http, HttpAddress};
 use crate::config::policing::{Egress, EgressPolicer, IngressPolicing, Policing, TwoRates};
@@ -413,6 +414,8 @@ impl DatabaseState {
             spanning_tree: self.spanning_tree(row, name),
             in_band: row.map_string("other_config", "disable-in-band") != Some("true"),
             in_band_queue: queue.and_then(|queue| u32::try_from(queue).ok()),
+            description: row.map_string("other_config", "dp-desc").map(str::to_owned),
+            serial: row.map_string("other_config", "dp-sn").map(str::to_owned),
             ..default
         }
     }
@@ -615,13 +618,22 @@ impl DatabaseState {
         let of_bridge: Option<i64> = self.number(bridge_row, "other_config", "controller-queue-size");
         let of_bridge = of_bridge.filter(|size| (1..=512).contains(size));
         let queue_size = row.integer("controller_queue_size").or(of_bridge);
+        let dscp: Option<i64> = self.number(row, "other_config", "dscp").filter(|dscp| (0..64).contains(dscp));
+        let kind = match row.string("type") {
+            None => ControllerKind::of(&target),
+            Some("primary") => ControllerKind::Primary,
+            Some(_) => ControllerKind::Service,
+        };
         let settings = Controller {
+            kind,
             max_backoff: millis("max_backoff").unwrap_or(default.max_backoff),
             inactivity_probe: millis("inactivity_probe").unwrap_or(default.inactivity_probe),
             rate_limit: number("controller_rate_limit"),
             burst_limit: number("controller_burst_limit"),
             queue_size: queue_size.map_or(default.queue_size, |n| n.clamp(1, 512) as u16),
             in_band: row.string("connection_mode") != Some("out-of-band"),
+            async_messages: row.boolean("enable_async_messages") != Some(false),
+            dscp: dscp.map_or(default.dscp, |dscp| dscp as u8),
         };
         Some((target, settings))
     }

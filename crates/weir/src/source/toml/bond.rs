@@ -13,7 +13,7 @@ pub fn read(s: &mut Section) -> BondSettings {
     let mode = s.choice("bond-mode", &BondMode::NAMES).unwrap_or_default();
     BondSettings {
         mode,
-        primary: s.get("bond-primary").and_then(|item| item.str().map(str::to_owned)),
+        primary: s.text("bond-primary"),
         updelay: s.millis("bond-updelay-ms", 0..=3_600_000).unwrap_or(default.updelay),
         downdelay: s.millis("bond-downdelay-ms", 0..=3_600_000).unwrap_or(default.downdelay),
         hash_basis: s.integer("bond-hash-basis", 0..=u32::MAX.into(), "a number").map_or(0, |basis| basis as u32),

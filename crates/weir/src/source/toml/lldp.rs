@@ -10,7 +10,7 @@ use crate::config::desired::{AutoAttach, Port};
 
 /// What ports say of their bridge.
 pub fn read_bridge(s: &mut Section) -> AutoAttach {
-    let mut text = |key| s.get(key).and_then(|item| item.str().map(str::to_owned)).unwrap_or_default();
+    let mut text = |key| s.text(key).unwrap_or_default();
     let (system_name, system_description) = (text("system-name"), text("system-description"));
     let mappings: BTreeMap<String, (u32, u16)> = s.map("isid-mappings", |key, item| {
         let isid = key.parse::<u32>().ok().filter(|isid| *isid < 1 << 24);

@@ -44,8 +44,8 @@ use crate::config::Target;
 use crate::config::check;
 use crate::config::conntrack::{self, Conntrack, CtZone};
 use crate::config::desired::{
-    self, Bridge, BridgeSettings, Controller, Datapath, Desired, FailMode, FlowText, Interface, MAX_THREADS, POLICIES,
-    Port, VlanMode, Vlans, Workers, parse_mac,
+    self, Bridge, BridgeSettings, Controller, ControllerKind, Datapath, Desired, FailMode, FlowText, Interface,
+    MAX_THREADS, POLICIES, Port, VlanMode, Vlans, Workers, parse_mac,
 };
 use crate::config::error::{ConfigError, ConfigErrors, nearest};
 use crate::config::http::{Http, HttpAddress};
@@ -423,6 +423,8 @@ fn read_bridge_settings(s: &mut Section, name: &str) -> BridgeSettings {
             .map(|vlan| vlan as u16)
             .collect(),
         forward_bpdu: s.bool("forward-bpdu").unwrap_or(default.forward_bpdu),
+        description: s.text("dp-desc"),
+        serial: s.text("dp-sn"),
         auto_attach: lldp::read_bridge(s),
         spanning_tree: spanning_tree::read_bridge(s),
         mcast_snooping: read_multicast(s),
@@ -450,7 +452,9 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
         text.parse::<Target>().map_err(|e| item.error(e.to_string())).ok()
     };
     if item.is_str() {
-        return Some((target(item)?, Controller::default()));
+        let target = target(item)?;
+        let kind = ControllerKind::of(&target);
+        return Some((target, Controller { kind, ..Controller::default() }));
     }
     let mut s = item.section()?;
     let packets = |s: &mut Section, key| s.integer(key, 1..=1_000_000, "a number of packets").map(|n| n as u32);
@@ -459,13 +463,17 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
     if address.is_none() {
         s.error("a controller needs a target, such as target = \"tcp:10.0.0.1:6653\"");
     }
+    let by_target = address.iter().flatten().map(ControllerKind::of).next();
     let controller = Controller {
+        kind: s.choice("type", &ControllerKind::NAMES).or(by_target).unwrap_or_default(),
         max_backoff: s.millis("max-backoff-ms", 1000..=3_600_000).unwrap_or(default.max_backoff),
         inactivity_probe: s.millis("inactivity-probe-ms", 0..=3_600_000).unwrap_or(default.inactivity_probe),
         rate_limit: packets(&mut s, "rate-limit"),
         burst_limit: packets(&mut s, "burst-limit"),
         queue_size: s.integer("queue-size", 1..=512, "a number of packets").map_or(default.queue_size, |n| n as u16),
         in_band: s.bool("in-band").unwrap_or(default.in_band),
+        async_messages: s.bool("async-messages").unwrap_or(default.async_messages),
+        dscp: s.integer("dscp", 0..=63, "a DSCP").map_or(default.dscp, |dscp| dscp as u8),
     };
     s.finish();
     Some((address??, controller))
@@ -585,8 +593,8 @@ fn read_ingress_filter(item: &Item) -> Option<String> {
 
 /// The file is looked into where the program is put in force, and by `weir check`.
 fn read_ingress_program(s: &mut Section) -> Option<desired::IngressProgram> {
-    let path = s.get("ingress-ebpf").and_then(|item| item.str().map(str::to_owned));
-    let name = s.get("ingress-ebpf-program").and_then(|item| item.str().map(str::to_owned));
+    let path = s.text("ingress-ebpf");
+    let name = s.text("ingress-ebpf-program");
     if name.is_some() && path.is_none() {
         s.error_at("ingress-ebpf-program", desired::NO_PROGRAM);
     }

@@ -152,6 +152,10 @@ impl<'a> Section<'a> {
         item.require(item.value.get_ref().as_bool(), || format!("expected true or false, got {}", item.describe()))
     }
 
+    pub(super) fn text(&mut self, key: &'static str) -> Option<String> {
+        self.get(key)?.str().map(str::to_owned)
+    }
+
     pub(super) fn mac(&mut self, key: &'static str) -> Option<ports::Mac> {
         let item = self.get(key)?;
         let text = item.str()?;

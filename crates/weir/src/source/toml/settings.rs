@@ -139,6 +139,8 @@ pub const TABLES: &[Table] = &[
             "local" BOOL "true" "Whether it has a LOCAL port, a TAP device of its name.";
             "datapath-id" "16 hexadecimal digits" "" "Its datapath id; without, it is made from the address.";
             "hwaddr" "an Ethernet address" "" "Its address; without, it is made from its name and the machine's id.";
+            "dp-desc" TEXT "" "What controllers are told that it is, of which they get 255 bytes; without, its name.";
+            "dp-sn" TEXT "" "The serial number that controllers are told, of which they get 31 bytes.";
             "fail-mode" "\"standalone\" or \"secure\"" "\"standalone\"" "What it does while no controller is connected: learn addresses and forward, or what its flows say and nothing else.";
             "mac-aging-time-s" "15 to 3600" "300" "After how long without a packet a learnt address is forgotten, in seconds.";
             "mac-table-size" "10 to 1000000" "8192" "Most learnt addresses.";
@@ -162,12 +164,15 @@ pub const TABLES: &[Table] = &[
         help: "A controller with settings of its own.",
         settings: settings! {
             "target" TEXT "" "tcp:HOST:PORT, ssl:HOST:PORT, unix:FILE, or ptcp:, pssl: and punix: to listen. It has to be there.";
+            "type" "\"primary\" or \"service\"" "" "Whether it says how the bridge forwards, or only looks and changes things now and then. Without, those that connect to the switch are services.";
             "max-backoff-ms" "1000 to 3600000" "8000" "The longest pause between two attempts to connect, in milliseconds.";
             "inactivity-probe-ms" "0 to 3600000" "5000" "After which silence to ask whether it is there, in milliseconds; 0: never.";
             "rate-limit" "1 to 1000000" "" "Most packets in a second that are sent to it; without, all.";
             "burst-limit" "1 to 1000000" "" "Most packets at once where there is a rate.";
             "queue-size" "1 to 512" "256" "Most packets that wait for it, of each of two kinds.";
             "in-band" BOOL "true" "Whether it is reached through the bridge itself, whatever the flows say.";
+            "async-messages" BOOL "true" "Whether it gets messages that it has not asked for before it says which it wants.";
+            "dscp" "0 to 63" "48" "DSCP of what it is sent.";
         },
     },
     Table {
