@@ -1,6 +1,6 @@
 //! Ports of a bridge: adding, removing, changing, showing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -325,6 +325,16 @@ impl Bridge {
     /// One port.
     pub fn port(&self, port: OfPort) -> Option<PortInfo> {
         self.ports_info(|bridge| bridge.ports.get(&port).into_iter().collect()).pop()
+    }
+
+    /// The addresses of ports by name, of those for which `which` says so; without LOCAL.
+    pub fn device_macs(&self, which: impl Fn(ports::Mac) -> bool) -> HashMap<String, ports::Mac> {
+        let macs = |bridge: &BridgeState| {
+            let others = bridge.ports.values().filter(|state| state.port != OfPort::LOCAL);
+            let macs = others.map(|state| (&state.name, state.device.mac())).filter(|&(_, mac)| which(mac));
+            macs.map(|(name, mac)| (name.to_string(), mac)).collect()
+        };
+        self.read(macs).unwrap_or_default()
     }
 
     /// Every port, by number.

@@ -182,6 +182,11 @@ impl Bridge {
         self.settings.local.then_some(name).into_iter().chain(others)
     }
 
+    /// Whether it has a primary controller.
+    pub fn has_primary(&self) -> bool {
+        self.controllers.values().any(|controller| controller.kind == ControllerKind::Primary)
+    }
+
     /// The interface of this name. Most ports have the name of their interface.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         let same_name = self.ports.get(name).and_then(|port| port.interfaces.get(name));
@@ -208,7 +213,7 @@ pub struct BridgeSettings {
     pub local_policing: Policing,
     /// Datapath id; by default made from the bridge's Ethernet address.
     pub datapath_id: Option<u64>,
-    /// Ethernet address of the bridge and its LOCAL port; by default that of its first port.
+    /// Ethernet address of the bridge and its LOCAL port; by default the lowest of its network cards.
     pub hwaddr: Option<ports::Mac>,
     /// What to do while no controller is connected.
     pub fail_mode: FailMode,
@@ -371,6 +376,8 @@ pub enum FailMode {
 pub struct Port {
     /// Which VLANs it carries, and how.
     pub vlans: Vlans,
+    /// The address that counts as its own where the bridge takes that of a port (`mac`); by default that of its first interface.
+    pub mac: Option<ports::Mac>,
     /// The devices behind it by name: one, or those of a bond.
     pub interfaces: BTreeMap<String, Interface>,
     /// How they share its traffic, where there are several: it is a bond then (`bond_mode`, ...).

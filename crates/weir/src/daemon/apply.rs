@@ -1,7 +1,6 @@
 //! Takes the steps of a reconfiguration on the real switch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,6 +15,7 @@ use protocols::lldp;
 use tls::Tls;
 use tokio::sync::watch;
 
+use super::address::{self, datapath_id, stable_mac};
 use super::engine::{Engine, cores, exact_entries, flow_memory, log_max_sleep, switch_settings};
 use super::ingress::Configured;
 use super::openflow::SocketRequests;
@@ -52,6 +52,8 @@ pub struct LiveSwitch {
     /// The numbers that ports have had, by bridge and name. With a file, whose flows name ports by number, a port that comes back has
     /// its number again; with a database, which says what is another port, this is `None`.
     pub numbers_had: Option<BTreeMap<(String, String), OfPort>>,
+    /// The lowest address of the network cards of each bridge.
+    pub addresses: BTreeMap<String, Option<ports::Mac>>,
 }
 
 pub(super) type StepResult = Result<(), String>;
@@ -129,6 +131,10 @@ impl Apply for LiveSwitch {
             Some(Err(error)) => vec![Err(error); steps.len()],
             None => Vec::new(),
         }
+    }
+
+    fn before_controllers(&mut self, bridge: &str, state: &desired::Bridge) {
+        self.follow_address(bridge, state);
     }
 
     fn settle(&mut self) {
@@ -231,7 +237,8 @@ impl LiveSwitch {
     }
 
     fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
-        let bridge = self.engine.switch.add_bridge(bridge_config(name, settings)).map_err(|e| e.to_string())?;
+        let config = bridge_config(name, settings, self.bridge_mac(name, settings));
+        let bridge = self.engine.switch.add_bridge(config).map_err(|e| e.to_string())?;
         self.engine.local_mtus.want(name, settings.local_mtu);
         bridge.set_export(&settings.export);
         self.openflow.add_bridge(name, bridge).inspect_err(|_| {
@@ -243,22 +250,68 @@ impl LiveSwitch {
     fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.bridge(name)?;
         self.engine.local_mtus.want(name, settings.local_mtu);
-        bridge.set_config(bridge_config(name, settings));
+        // Before protocols are told that the bridge has changed, which may have its address from it.
+        let addressed = self.address_local(&bridge, settings);
+        self.configure(&bridge, settings);
         bridge.set_export(&settings.export);
-        let local = bridge.port(OfPort::LOCAL);
-        if local.is_some() {
+        if bridge.port(OfPort::LOCAL).is_some() {
             bridge.set_port_vlan(OfPort::LOCAL, port_vlan(&settings.local_vlans)).map_err(|e| e.to_string())?;
             let multicast = settings.local_mcast_snooping;
             bridge.set_port_multicast(OfPort::LOCAL, multicast).map_err(|e| e.to_string())?;
         }
-        match local.and_then(|p| p.device).filter(|device| !device.is_gone()) {
-            Some(local) => local.set_mac(bridge_mac(name, settings)).map_err(|e| e.to_string()),
+        addressed
+    }
+
+    /// Gives the LOCAL port the bridge's address.
+    fn address_local(&self, bridge: &ofproto::Bridge, settings: &BridgeSettings) -> StepResult {
+        let local = bridge.port(OfPort::LOCAL).and_then(|port| port.device);
+        match local.filter(|device| !device.is_gone()) {
+            Some(local) => local.set_mac(self.bridge_mac(bridge.name(), settings)).map_err(|e| e.to_string()),
             None => Ok(()),
         }
     }
 
-    fn remove_bridge(&self, name: &str) -> StepResult {
+    /// Puts the settings of a bridge in force. Controllers cannot be told of another datapath id, and have to connect again.
+    fn configure(&self, bridge: &ofproto::Bridge, settings: &BridgeSettings) {
+        let name = bridge.name();
+        let config = bridge_config(name, settings, self.bridge_mac(name, settings));
+        let (old, new) = (bridge.config().datapath_id, config.datapath_id);
+        bridge.set_config(config);
+        if old != new {
+            log_datapath_id(name, new);
+            if let Err(error) = self.openflow.reconnect(name) {
+                tracing::warn!("bridge {name}: {error}");
+            }
+        }
+    }
+
+    /// The address of a bridge and its LOCAL port.
+    pub(super) fn bridge_mac(&self, name: &str, settings: &BridgeSettings) -> ports::Mac {
+        let of_card = || self.addresses.get(name).copied().flatten();
+        settings.hwaddr.or_else(of_card).unwrap_or_else(|| stable_mac(name))
+    }
+
+    /// Has a bridge take the address of its network cards, as its ports are now, where its settings do not say which it has.
+    pub fn follow_address(&mut self, name: &str, state: &desired::Bridge) {
+        let Ok(bridge) = self.bridge(name) else { return };
+        let lowest = address::lowest(&state.settings, &state.ports, &bridge.device_macs(address::is_of_card));
+        match self.addresses.insert(name.to_owned(), lowest) {
+            Some(known) if known == lowest => return,
+            Some(_) => {}
+            None => log_datapath_id(name, bridge.config().datapath_id),
+        }
+        let settings = &state.settings;
+        if settings.hwaddr.is_none() {
+            if let Err(error) = self.address_local(&bridge, settings) {
+                tracing::warn!("bridge {name}: its LOCAL port does not take its address: {error}");
+            }
+            self.configure(&bridge, settings);
+        }
+    }
+
+    fn remove_bridge(&mut self, name: &str) -> StepResult {
         self.engine.local_mtus.forget(name);
+        self.addresses.remove(name);
         self.openflow.remove_bridge(name)?;
         self.engine.switch.remove_bridge(name).map_err(|e| e.to_string())
     }
@@ -273,7 +326,6 @@ impl LiveSwitch {
         let spec = PortSpec { request: Some(OfPort::LOCAL), vlan, mcast_snooping, ..PortSpec::new(device) };
         let port = bridge.add_port(spec).map_err(|e| format!("LOCAL port: {e}"))?;
         log_added(name, name, port);
-        tracing::info!("bridge {name}: using datapath ID {:016x}", bridge.config().datapath_id);
         self.set_local_policing(name, &settings.local_policing)
     }
 
@@ -499,15 +551,18 @@ fn log_added(bridge: &str, name: &str, port: OfPort) {
     tracing::info!("bridge {bridge}: added interface {name} on port {}", short_number(port));
 }
 
+fn log_datapath_id(bridge: &str, id: u64) {
+    tracing::info!("bridge {bridge}: using datapath ID {id:016x}");
+}
+
 /// As OpenFlow 1.0 has it: LOCAL is 65534.
 pub(super) fn short_number(port: OfPort) -> u32 {
     port.to_u16().map_or(port.0, u32::from)
 }
 
-fn bridge_config(name: &str, settings: &BridgeSettings) -> BridgeConfig {
-    let mac = bridge_mac(name, settings);
-    let from_mac = mac.iter().fold(0, |id, &octet| id << 8 | u64::from(octet));
-    let mut config = BridgeConfig::new(name, settings.datapath_id.unwrap_or(from_mac));
+/// The configuration of a bridge that has this address.
+fn bridge_config(name: &str, settings: &BridgeSettings, mac: ports::Mac) -> BridgeConfig {
+    let mut config = BridgeConfig::new(name, settings.datapath_id.unwrap_or_else(|| datapath_id(mac)));
     config.fail_mode = match settings.fail_mode {
         FailMode::Standalone => ofproto::FailMode::Standalone,
         FailMode::Secure => ofproto::FailMode::Secure,
@@ -538,40 +593,6 @@ fn auto_attach(settings: &AutoAttach) -> lldp::AutoAttach {
     let default = || concat!("Weir ", env!("CARGO_PKG_VERSION")).to_owned();
     let system_description = if system_description.is_empty() { default() } else { system_description };
     lldp::AutoAttach { system_name, system_description, mappings }
-}
-
-pub(super) fn bridge_mac(name: &str, settings: &BridgeSettings) -> ports::Mac {
-    settings.hwaddr.unwrap_or_else(|| stable_mac(name))
-}
-
-/// The low 48 bits of a datapath id are an Ethernet address (OpenFlow 1.0 section 5.3.1).
-fn mac_of(datapath_id: u64) -> ports::Mac {
-    let [_, _, mac @ ..] = datapath_id.to_be_bytes();
-    mac
-}
-
-/// A locally administered address that is the same at every start, on this machine and in this network namespace, for
-/// this name.
-pub(super) fn stable_mac(name: &str) -> ports::Mac {
-    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let namespace = other_namespace().map(|inode| inode.to_string()).unwrap_or_default();
-    // FNV-1a: the address has to stay the same in every version of Weir.
-    let hash = machine
-        .bytes()
-        .chain(name.bytes())
-        .chain(namespace.bytes())
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    let mut mac = mac_of(hash ^ hash >> 48);
-    mac[0] = mac[0] & 0xfc | 0x02;
-    mac
-}
-
-/// The network namespace, where it is another than that of the machine's first process. Switches in two namespaces may
-/// meet on one segment, with bridges of one name.
-fn other_namespace() -> Option<u64> {
-    let inode = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/net")).ok().map(|found| found.ino());
-    let own = inode("self")?;
-    (own != inode("1")?).then_some(own)
 }
 
 /// How the path behind an interface is checked.
@@ -608,25 +629,5 @@ fn port_vlan(vlans: &Vlans) -> PortVlan {
             PriorityTags::Always => ofproto::PriorityTags::Always,
         },
         protected: vlans.protected,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn made_up_addresses_are_local_stable_and_different() {
-        let (a, b) = (stable_mac("br0"), stable_mac("br1"));
-        assert_eq!(a[0] & 3, 2, "locally administered, unicast");
-        assert_eq!(a, stable_mac("br0"));
-        assert_ne!(a, b);
-    }
-
-    #[test]
-    fn datapath_id_is_the_address_by_default() {
-        let settings = BridgeSettings { hwaddr: Some([2, 0, 0, 0, 0, 9]), ..BridgeSettings::default() };
-        assert_eq!(bridge_config("br0", &settings).datapath_id, 0x0000_0200_0000_0009);
-        assert_eq!(mac_of(0x0000_0200_0000_0009), [2, 0, 0, 0, 0, 9]);
     }
 }

@@ -300,6 +300,10 @@ impl ConfiguratorThread {
         let ports: HashSet<&str> = wanted.iter().flat_map(|(name, bridge)| bridge.interface_names(name)).collect();
         engine.ingress.retain(|port| ports.contains(port));
         engine.local_mtus.apply(&engine.switch, &engine.datapath);
+        for (name, bridge) in wanted {
+            self.switch.follow_address(name, bridge);
+        }
+        let engine = &self.switch.engine;
         engine.switch.revalidate();
         // Makes new ports known, so that changes before the watch's next round are reported, too.
         if engine.links.look(&engine.switch, &engine.datapath) {

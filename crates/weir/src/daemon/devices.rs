@@ -10,7 +10,8 @@ use openflow::OfPort;
 use ports::{Qos, registry};
 use tunnel::config::{Config, Kind, text_of};
 
-use super::apply::{LiveSwitch, StepResult, bridge_mac, set_qos_of_new, short_number, stable_mac};
+use super::address::stable_mac;
+use super::apply::{LiveSwitch, StepResult, set_qos_of_new, short_number};
 use super::missing::Seen;
 use crate::config::desired::{self, BridgeSettings, Interface};
 use crate::config::policing::Policing;
@@ -38,7 +39,7 @@ pub struct Lost {
 impl LiveSwitch {
     pub(super) fn open_local(&self, bridge: &str, settings: &BridgeSettings) -> Result<Arc<dyn ports::Port>, String> {
         let mut spec = registry::PortSpec::new(bridge, settings.local_kind.name());
-        spec.mac = Some(bridge_mac(bridge, settings));
+        spec.mac = Some(self.bridge_mac(bridge, settings));
         spec.options = settings.local_options.clone();
         registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))
     }

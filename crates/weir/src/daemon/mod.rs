@@ -22,6 +22,7 @@
 //! (`apply`); the source is told what runs then.
 //!
 //! - `account`: what has become of all packets, in the log
+//! - `address`: the Ethernet addresses of bridges
 //! - `aging`: neighbours whose time is over
 //! - `apply`: takes the steps of a reconfiguration on the real switch
 //! - `bonds`: the thread of the bonds
@@ -76,6 +77,7 @@ use crate::unixctl::server::Server;
 use crate::vlog::Logger;
 
 mod account;
+mod address;
 mod aging;
 mod apply;
 mod bonds;
@@ -266,6 +268,7 @@ impl<S: ConfigSource> Daemon<S> {
             workers: first.desired.workers.clone(),
             datapath: first.desired.datapath.clone(),
             conntrack: Default::default(),
+            addresses: Default::default(),
             numbers_had: (!source.pushes()).then(Default::default),
         })?;
         let _path_checks = path_checks::start(engine)?;

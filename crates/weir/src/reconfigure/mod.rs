@@ -12,7 +12,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::config::conntrack::Conntrack;
-use crate::config::desired::{Bridge, BridgeSettings, Controller, Datapath, Desired, FlowText, Interface, Port, Vlans};
+use crate::config::desired::{
+    Bridge, BridgeSettings, Controller, ControllerKind, Datapath, Desired, FlowText, Interface, Port, Vlans,
+};
 use crate::config::http::Http;
 use crate::config::policing::Policing;
 use crate::config::{Target, Workers};
@@ -87,6 +89,9 @@ pub trait Apply {
         steps.iter().map(|step| self.apply(step)).collect()
     }
 
+    /// The ports of a bridge are there, as `state` says, and its controllers are about to come.
+    fn before_controllers(&mut self, _bridge: &str, _state: &Bridge) {}
+
     /// Returns when nothing uses the ports any more that were taken away since the last call.
     fn settle(&mut self) {}
 
@@ -109,8 +114,8 @@ pub struct Failure {
 ///
 /// What goes is taken away before what comes is added, so that a device can move from one bridge to
 /// another. Controllers come after the ports: one that connects at once asks for the ports once, and may miss what comes while it
-/// does. Flows come after the ports that they name, and after controllers: a bridge loses all its flows when the first controller
-/// is configured and when the last one goes, so new ones come before old ones go.
+/// does. Flows come after the ports that they name, and after controllers: a bridge loses all its flows when the first primary
+/// controller is configured and when the last one goes, so new ones come before old ones go.
 pub fn plan(running: &Desired, desired: &Desired, numbers: &Numbers) -> Vec<ReconfigureStep> {
     let mut steps = Vec::new();
     for (name, old) in &running.bridges {
@@ -246,14 +251,17 @@ fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numb
         }
     }
     plan_controllers(name, old, new, steps);
-    let flushed = old.controllers.is_empty() != new.controllers.is_empty();
+    let flushed = old.has_primary() != new.has_primary();
     for flow in new.flows.iter().filter(|f| flushed || !old.flows.contains(f)) {
         steps.push(ReconfigureStep::AddFlow { bridge: bridge(), flow: flow.clone() });
     }
 }
 
 fn plan_controllers(name: &str, old: &Bridge, new: &Bridge, steps: &mut Vec<ReconfigureStep>) {
-    for (target, controller) in &new.controllers {
+    // Primary ones first: where one takes the place of another, the bridge is never without.
+    let mut controllers: Vec<_> = new.controllers.iter().collect();
+    controllers.sort_by_key(|(_, controller)| controller.kind != ControllerKind::Primary);
+    for (target, controller) in controllers {
         if old.controllers.get(target) != Some(controller) {
             let (target, controller) = (target.clone(), controller.clone());
             steps.push(ReconfigureStep::AddController { bridge: name.to_owned(), target, controller });
@@ -315,6 +323,11 @@ pub fn apply(target: &mut impl Apply, running: &mut Desired, steps: Vec<Reconfig
         let closes = takes_away || matches!(steps[0], ReconfigureStep::ReopenInterface { .. });
         if std::mem::replace(&mut taken_away, closes) && !closes {
             target.settle();
+        }
+        if let ReconfigureStep::AddController { bridge, .. } = &steps[0]
+            && let Some(state) = running.bridges.get(bridge)
+        {
+            target.before_controllers(bridge, state);
         }
         let outcomes = if takes_away { target.take_away(steps) } else { vec![target.apply(&steps[0])] };
         for (step, outcome) in steps.iter().zip(outcomes) {
@@ -417,16 +430,20 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
             b.flows.remove(&flow);
         }),
         ReconfigureStep::AddController { bridge, target, controller } => in_bridge(bridges, &bridge, |b| {
-            if b.controllers.is_empty() {
-                b.flows.clear();
-            }
-            b.controllers.insert(target, controller);
+            note_controllers(b, |all| all.extend([(target, controller)]));
         }),
         ReconfigureStep::RemoveController { bridge, target } => in_bridge(bridges, &bridge, |b| {
-            if b.controllers.remove(&target).is_some() && b.controllers.is_empty() {
-                b.flows.clear();
-            }
+            note_controllers(b, |all| all.retain(|other, _| *other != target));
         }),
+    }
+}
+
+/// Notes a change of a bridge's controllers: with the first primary one and with the end of the last one go its flows.
+fn note_controllers(bridge: &mut Bridge, change: impl FnOnce(&mut BTreeMap<Target, Controller>)) {
+    let had = bridge.has_primary();
+    change(&mut bridge.controllers);
+    if had != bridge.has_primary() {
+        bridge.flows.clear();
     }
 }
 

@@ -22,16 +22,17 @@ struct ModelBridge {
     local: bool,
     /// The interfaces of each.
     ports: BTreeMap<String, BTreeSet<String>>,
-    controllers: BTreeSet<Target>,
+    controllers: BTreeMap<Target, ControllerKind>,
     flows: BTreeSet<FlowText>,
 }
 
 impl ModelBridge {
-    /// As ofproto: the first controller and the end of the last one clear the flow tables.
-    fn change_controllers(&mut self, change: impl FnOnce(&mut BTreeSet<Target>) -> bool) -> bool {
-        let had = !self.controllers.is_empty();
+    /// As ofproto: the first primary controller and the end of the last one clear the flow tables.
+    fn change_controllers(&mut self, change: impl FnOnce(&mut BTreeMap<Target, ControllerKind>) -> bool) -> bool {
+        let has_primary = |all: &BTreeMap<_, _>| all.values().any(|kind| *kind == ControllerKind::Primary);
+        let had = has_primary(&self.controllers);
         let done = change(&mut self.controllers);
-        if had == self.controllers.is_empty() {
+        if had != has_primary(&self.controllers) {
             self.flows.clear();
         }
         done
@@ -42,7 +43,8 @@ impl Model {
     fn new(state: &Desired) -> Model {
         let bridges = state.bridges.iter().map(|(name, b)| {
             let ports = b.ports.iter().map(|(name, port)| (name.clone(), port.interfaces.keys().cloned().collect()));
-            let (ports, controllers) = (ports.collect(), b.controllers.keys().cloned().collect());
+            let (ports, controllers) =
+                (ports.collect(), b.controllers.iter().map(|(target, c)| (target.clone(), c.kind)).collect());
             (name.clone(), ModelBridge { local: b.settings.local, ports, controllers, flows: b.flows.clone() })
         });
         let locals = state.bridges.iter().filter(|(_, b)| b.settings.local).map(|(name, _)| name.clone());
@@ -126,12 +128,14 @@ impl Apply for Model {
                 b.flows.insert(flow.clone())
             }
             ReconfigureStep::RemoveFlow { flow, .. } => b.flows.remove(flow),
-            ReconfigureStep::AddController { target, .. } => b.change_controllers(|all| {
+            ReconfigureStep::AddController { target, controller, .. } => b.change_controllers(|all| {
                 // One that is there already gets new settings.
-                all.insert(target.clone());
+                all.insert(target.clone(), controller.kind);
                 true
             }),
-            ReconfigureStep::RemoveController { target, .. } => b.change_controllers(|all| all.remove(target)),
+            ReconfigureStep::RemoveController { target, .. } => {
+                b.change_controllers(|all| all.remove(target).is_some())
+            }
             _ => true,
         };
         if done { Ok(()) } else { no("not possible now") }
@@ -171,7 +175,7 @@ prop_compose! {
         rate in 0u32..3,
         secure in any::<bool>(),
         ports in (prop::option::of(port("p")), prop::option::of(port("q"))),
-        controllers in btree_map((1u16..3).prop_map(|n| Target::PassiveTcp(n, None)), backoff(), 0..2),
+        controllers in btree_map((1u16..4).prop_map(|n| Target::PassiveTcp(n, None)), controller(), 0..3),
         flows in btree_map("in_port=[12]", "[12]", 0..3),
     ) -> Bridge {
         let fail_mode = if secure { FailMode::Secure } else { FailMode::Standalone };
@@ -186,8 +190,13 @@ prop_compose! {
     }
 }
 
-fn backoff() -> impl Strategy<Value = Controller> {
-    (1u64..3).prop_map(|n| Controller { max_backoff: Duration::from_secs(n), ..Controller::default() })
+fn controller() -> impl Strategy<Value = Controller> {
+    let kind = prop_oneof![Just(ControllerKind::Primary), Just(ControllerKind::Service)];
+    (1u64..3, kind).prop_map(|(n, kind)| Controller {
+        kind,
+        max_backoff: Duration::from_secs(n),
+        ..Controller::default()
+    })
 }
 
 prop_compose! {
@@ -388,6 +397,26 @@ fn a_port_that_is_opened_anew_keeps_its_number() {
         Some(BTreeMap::new()),
         "another port of that name is a new one"
     );
+}
+
+/// Two controllers, of which the other one becomes the primary: at no time is the bridge without, which would cost it its flows.
+#[test]
+fn controllers_take_each_others_place() {
+    use ControllerKind::{Primary, Service};
+    let with = |kinds: [ControllerKind; 2]| {
+        let controller = |(port, kind)| (Target::PassiveTcp(port, None), Controller { kind, ..Controller::default() });
+        let controllers = [1, 2].into_iter().zip(kinds).map(controller).collect();
+        let flows = BTreeSet::from([FlowText("actions=drop".to_owned())]);
+        let bridge = Bridge { controllers, flows, ..Bridge::default() };
+        Desired { bridges: BTreeMap::from([("br0".to_owned(), bridge)]), ..Desired::default() }
+    };
+    let kinds = [[Primary, Service], [Service, Primary], [Service, Service], [Primary, Primary]];
+    for (old, new) in kinds.into_iter().flat_map(|old| kinds.map(|new| (with(old), with(new)))) {
+        let (mut model, mut running) = (Model::new(&old), old.clone());
+        let failures = apply(&mut model, &mut running, plan(&old, &new, &Numbers::new()));
+        assert_eq!((failures, &running), (Vec::new(), &new));
+        assert_eq!(model.bridges["br0"].flows, new.bridges["br0"].flows, "{old:?} {new:?}");
+    }
 }
 
 /// Other options are no reason to take a port away: what was learnt there, and what controllers know of it, would go with it.

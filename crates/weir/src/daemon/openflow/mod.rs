@@ -52,6 +52,7 @@ enum SocketChange {
     RemoveBridge,
     AddController(Target, Controller),
     RemoveController(Target),
+    Reconnect,
 }
 
 struct SocketRequest {
@@ -79,6 +80,11 @@ impl SocketRequests {
     /// Closes a controller's connections.
     pub fn remove_controller(&self, bridge: &str, target: Target) -> Result<(), String> {
         self.ask(bridge, SocketChange::RemoveController(target))
+    }
+
+    /// Closes the connections to a bridge's controllers, and connects again.
+    pub fn reconnect(&self, bridge: &str) -> Result<(), String> {
+        self.ask(bridge, SocketChange::Reconnect)
     }
 
     fn ask(&self, bridge: &str, change: SocketChange) -> Result<(), String> {
@@ -157,6 +163,7 @@ impl Manager {
                 bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.remove_controller(&target);
                 Ok(())
             }
+            SocketChange::Reconnect => bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.reconnect(),
         }
     }
 
@@ -180,9 +187,7 @@ impl Manager {
     /// Closes the connections to a bridge's controllers, and connects again.
     pub fn reconnect(&self, bridge: &str) -> Result<(), String> {
         let mut bridges = self.bridges.borrow_mut();
-        let sockets = bridges.get_mut(bridge).ok_or_else(|| no_bridge(bridge))?;
-        let controllers: Vec<_> = sockets.controllers.iter().map(|(t, c)| (t.clone(), c.controller.clone())).collect();
-        controllers.into_iter().try_for_each(|(target, controller)| sockets.add_controller(target, controller))
+        bridges.get_mut(bridge).ok_or_else(|| no_bridge(bridge))?.reconnect()
     }
 
     /// Closes every socket.
@@ -249,6 +254,11 @@ impl BridgeSockets {
         self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
         self.controllers_changed();
         Ok(())
+    }
+
+    fn reconnect(&mut self) -> Result<(), String> {
+        let controllers: Vec<_> = self.controllers.iter().map(|(t, c)| (t.clone(), c.controller.clone())).collect();
+        controllers.into_iter().try_for_each(|(target, controller)| self.add_controller(target, controller))
     }
 
     fn remove_controller(&mut self, target: &Target) {

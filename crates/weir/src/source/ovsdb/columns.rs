@@ -137,6 +137,7 @@ pub const TABLES: &[TableColumns] = &[
             "cvlans",
             "interfaces",
             "lacp",
+            "mac",
             "name",
             "other_config",
             "protected",
@@ -146,7 +147,7 @@ pub const TABLES: &[TableColumns] = &[
             "vlan_mode",
         ],
         written: &["bond_active_slave", "rstp_statistics", "rstp_status", "statistics", "status"],
-        without_effect: &["bond_fake_iface", "mac"],
+        without_effect: &["bond_fake_iface"],
         keys: &[
             "all-members-active",
             "bond-detect-mode",

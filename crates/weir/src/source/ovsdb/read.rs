@@ -356,7 +356,8 @@ impl DatabaseState {
                 });
                 let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
                 let spanning_tree = spanning_tree::options(port);
-                let port = Port { vlans: vlans(port), interfaces, bond, last_active, lacp, spanning_tree };
+                let (vlans, mac) = (vlans(port), self.or_warn(port_mac(port, port_name)));
+                let port = Port { vlans, mac, interfaces, bond, last_active, lacp, spanning_tree };
                 bridge.ports.insert(port_name.to_owned(), port);
             }
         }
@@ -650,6 +651,12 @@ fn dpdk(root: &Row) -> ports::dpdk::Settings {
         *value = setting(name).map(str::to_owned);
     }
     settings
+}
+
+/// `mac` of a Port.
+fn port_mac(port: &Row, name: &str) -> Option<Result<ports::Mac, String>> {
+    let text = port.string("mac")?;
+    Some(parse_mac(text).ok_or_else(|| format!("port {name}: mac {text:?} is not an Ethernet address")))
 }
 
 /// `other_config:ingress-filter` of an Interface.

@@ -138,7 +138,7 @@ pub const TABLES: &[Table] = &[
             "name" TEXT "" "Its name. It has to be there.";
             "local" BOOL "true" "Whether it has a LOCAL port, a TAP device of its name.";
             "datapath-id" "16 hexadecimal digits" "" "Its datapath id; without, it is made from the address.";
-            "hwaddr" "an Ethernet address" "" "Its address; without, it is made from its name and the machine's id.";
+            "hwaddr" "an Ethernet address" "" "Its address; without, it is the lowest of its network cards, or made from its name and the machine's id.";
             "dp-desc" TEXT "" "What controllers are told that it is, of which they get 255 bytes; without, its name.";
             "dp-sn" TEXT "" "The serial number that controllers are told, of which they get 31 bytes.";
             "fail-mode" "\"standalone\" or \"secure\"" "\"standalone\"" "What it does while no controller is connected: learn addresses and forward, or what its flows say and nothing else.";
