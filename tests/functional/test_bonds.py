@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 from lib.net import run
@@ -118,6 +119,41 @@ def test_a_member_device_goes_away_and_comes_back(weir, net):
     far.set(1, "down")
     until(lambda: enabled(daemon) == ([far.ports[0]], far.ports[0]), what="the other one gone")
     until(lambda: near.ping("10.0.0.1", 1) == 1, what="an answer by the new device")
+
+
+def test_links_are_monitored_by_mii(weir, net):
+    """A device is dormant: there is a link, but the kernel says that nothing can be sent yet."""
+    daemon, far, near = set_up(weir, net, 'bond-mode = "active-backup"')
+    one, other = far.ports
+    text = daemon.config.read_text()
+    monitored = text.replace('bond-mode', 'bond-detect-mode = "miimon"\nbond-miimon-interval-ms = 50\nbond-mode')
+    state = Path(f"/sys/class/net/{one}/operstate")
+
+    def dormant():
+        until(lambda: state.read_text() == "up\n", what="a link")
+        run("ip", "link", "set", one, "mode", "dormant", "state", "dormant")
+        assert state.read_text() == "dormant\n"
+
+    dormant()
+    until(lambda: enabled(daemon) == ([other], other), what="the other one alone")
+    daemon.configure(monitored)
+    daemon.cli("reload")
+    until(lambda: enabled(daemon)[0] == sorted(far.ports), what="a link, as the driver says")
+    for lost, left in [(0, other), (1, one)]:
+        far.set(lost, "down")
+        until(lambda: enabled(daemon) == ([left], left), what="the failover")
+        until(lambda: near.ping("10.0.0.1", 1) == 1, what="an answer")
+        far.set(lost, "up")
+        until(lambda: len(enabled(daemon)[0]) == 2, what="both members")
+    # So is a device that comes in the place of another one.
+    far.replace(0)
+    until(lambda: len(enabled(daemon)[0]) == 2, what="the new device")
+    dormant()
+    assert near.ping("10.0.0.1", 50, 0.02) == 50
+    assert enabled(daemon)[0] == sorted(far.ports)
+    daemon.configure(text)
+    daemon.cli("reload")
+    until(lambda: enabled(daemon) == ([other], other), what="the kernel's word")
 
 
 def test_a_bond_becomes_a_single_interface_and_back(weir, net):

@@ -118,6 +118,15 @@ pub trait Port: Send + Sync {
     /// Link and administrative state.
     fn link(&self) -> Link;
 
+    /// Has the driver asked whether there is a link (MII, or else ethtool), and goes by its answer until [`forget_mii`](Port::forget_mii).
+    /// `None` where it cannot be asked.
+    fn poll_mii(&self) -> Option<bool> {
+        None
+    }
+
+    /// Goes by what the kernel says of the link again.
+    fn forget_mii(&self) {}
+
     /// Whether the device has gone for good: deleted, or moved where it cannot be reached. The port does nothing
     /// any more then; one that is opened anew uses the device that has its name by then.
     fn is_gone(&self) -> bool {

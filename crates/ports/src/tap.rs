@@ -257,6 +257,14 @@ impl Port for Tap {
         self.interface().link()
     }
 
+    fn poll_mii(&self) -> Option<bool> {
+        self.interface().poll_mii()
+    }
+
+    fn forget_mii(&self) {
+        self.interface().forget_mii();
+    }
+
     /// Deleted: one that was moved to another namespace is still at the other end of the descriptors.
     fn is_gone(&self) -> bool {
         self.interface().is_gone()

@@ -234,6 +234,14 @@ impl Port for AfPacket {
         self.interface.link()
     }
 
+    fn poll_mii(&self) -> Option<bool> {
+        self.interface.poll_mii()
+    }
+
+    fn forget_mii(&self) {
+        self.interface.forget_mii();
+    }
+
     fn is_gone(&self) -> bool {
         self.interface.is_gone()
     }

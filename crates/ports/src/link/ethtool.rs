@@ -10,9 +10,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::Features;
 
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const SIOCGMIIPHY: libc::c_ulong = 0x8947;
+const SIOCGMIIREG: libc::c_ulong = 0x8948;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+
+/// The status register, and its bit for a link.
+const MII_BMSR: u16 = 1;
+const BMSR_LSTATUS: u16 = 4;
 
 const DUPLEX_FULL: u8 = 1;
 /// Twisted pair.
@@ -44,6 +51,23 @@ struct DriverInfo {
     expansion_rom: [u8; 32],
     reserved: [u8; 12],
     counts: [u32; 5],
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    cmd: u32,
+    data: u32,
+}
+
+/// `struct mii_ioctl_data`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MiiData {
+    phy_id: u16,
+    register: u16,
+    value_in: u16,
+    value_out: u16,
 }
 
 /// `struct ethtool_channels`.
@@ -115,6 +139,35 @@ impl Socket {
         Ok(channels)
     }
 
+    /// Whether the transceiver says that it has a link; where the driver does not let it be asked, whether the driver says so.
+    pub fn link(&self, name: &str) -> io::Result<bool> {
+        if let Ok(status) = self.mii_status(name) {
+            return Ok(status & BMSR_LSTATUS != 0);
+        }
+        let mut value = Value { cmd: ETHTOOL_GLINK, data: 0 };
+        // SAFETY: `Value` is the structure of this command.
+        unsafe { self.ioctl(name, &mut value)? };
+        Ok(value.data != 0)
+    }
+
+    /// The status register of the transceiver (IEEE 802.3 clause 22.2.4.2).
+    fn mii_status(&self, name: &str) -> io::Result<u16> {
+        let mut request = request(name)?;
+        // What these requests read and write is in the request itself: `struct mii_ioctl_data` of linux/mii.h.
+        let data = MiiData { phy_id: 0, register: 0, value_in: 0, value_out: 0 };
+        for (what, register) in [(SIOCGMIIPHY, 0), (SIOCGMIIREG, MII_BMSR)] {
+            // SAFETY: the union is larger than `MiiData`, and any bytes are one.
+            let mii = unsafe { &mut *std::ptr::from_mut(&mut request.ifr_ifru).cast::<MiiData>() };
+            *mii = MiiData { register, ..if register == 0 { data } else { *mii } };
+            // SAFETY: the kernel writes to nothing but the request.
+            if unsafe { libc::ioctl(self.0.as_raw_fd(), what as _, &mut request) } == -1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        // SAFETY: as above.
+        Ok(unsafe { *std::ptr::from_ref(&request.ifr_ifru).cast::<MiiData>() }.value_out)
+    }
+
     pub fn features(&self, name: &str) -> io::Result<Features> {
         let mut info = LinkSettings {
             cmd: ETHTOOL_GLINKSETTINGS,
@@ -162,14 +215,7 @@ impl Socket {
     /// # Safety
     /// `T` begins with the command, and is the structure that the kernel reads and writes for it.
     unsafe fn ioctl<T>(&self, name: &str, data: &mut T) -> io::Result<()> {
-        // SAFETY: zero is a valid `ifreq`.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        if name.len() >= request.ifr_name.len() {
-            return Err(io::Error::from_raw_os_error(libc::ENODEV));
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
-        }
+        let mut request = request(name)?;
         request.ifr_ifru.ifru_data = std::ptr::from_mut(data).cast();
         // SAFETY: the kernel writes to `data` as its command says (contract of this function), and to
         // nothing else.
@@ -178,6 +224,19 @@ impl Socket {
             _ => Ok(()),
         }
     }
+}
+
+/// A request that is about an interface.
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: zero is a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
 }
 
 /// The highest speed in Mbit/s among these link modes, by `enum ethtool_link_mode_bit_indices`; zero

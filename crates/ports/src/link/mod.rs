@@ -16,7 +16,7 @@ mod table;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::{Error, Features, Link, Mac, Stats};
 
@@ -32,7 +32,14 @@ pub struct Interface {
     /// The carrier as last seen, and how often it has changed.
     was_up: AtomicBool,
     resets: AtomicU64,
+    /// What the driver has answered last, where it is asked ([`Interface::poll_mii`]).
+    mii: AtomicU8,
 }
+
+/// Values of `Interface::mii`.
+const NOT_ASKED: u8 = 0;
+const NO_LINK: u8 = 1;
+const HAS_LINK: u8 = 2;
 
 /// What has passed between this process and the kernel by rtnetlink(7), in datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +130,14 @@ impl Interface {
             Err(e) => return Err(system("ask for the interface")(e)),
         };
         let was_up = AtomicBool::new(entry.facts().carrier);
-        Ok(Interface { name: name.into(), table, entry, was_up, resets: AtomicU64::new(0) })
+        Ok(Interface {
+            name: name.into(),
+            table,
+            entry,
+            was_up,
+            resets: AtomicU64::new(0),
+            mii: AtomicU8::new(NOT_ASKED),
+        })
     }
 
     /// The name that it was opened by.
@@ -159,11 +173,28 @@ impl Interface {
     /// from query to query.
     pub fn link(&self) -> Link {
         let (facts, there) = (self.known(), !self.entry.is_gone());
-        let (up, admin_up) = (facts.carrier && there, facts.admin_up && there);
+        let has_link = match self.mii.load(Ordering::Relaxed) {
+            NOT_ASKED => facts.carrier,
+            mii => mii == HAS_LINK,
+        };
+        let (up, admin_up) = (has_link && there, facts.admin_up && there);
         if self.was_up.swap(up, Ordering::Relaxed) != up {
             self.resets.fetch_add(1, Ordering::Relaxed);
         }
         Link { up, admin_up, resets: self.resets.load(Ordering::Relaxed) }
+    }
+
+    /// Asks the driver whether there is a link, and goes by that. `None`, and the kernel's word counts, where it cannot be asked.
+    pub fn poll_mii(&self) -> Option<bool> {
+        let answer = self.present_name().and_then(|name| self.table.ethtool.link(&name)).ok();
+        let mii = answer.map_or(NOT_ASKED, |has_link| if has_link { HAS_LINK } else { NO_LINK });
+        self.mii.store(mii, Ordering::Relaxed);
+        answer
+    }
+
+    /// The kernel's word counts again.
+    pub fn forget_mii(&self) {
+        self.mii.store(NOT_ASKED, Ordering::Relaxed);
     }
 
     /// Enables or disables the interface.

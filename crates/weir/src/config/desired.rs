@@ -371,6 +371,9 @@ pub enum FailMode {
     Secure,
 }
 
+/// How often drivers are asked for links, where nothing else is said.
+pub const MII_INTERVAL: Duration = Duration::from_millis(200);
+
 /// A port of a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Port {
@@ -382,6 +385,8 @@ pub struct Port {
     pub interfaces: BTreeMap<String, Interface>,
     /// How they share its traffic, where there are several: it is a bond then (`bond_mode`, ...).
     pub bond: Option<BondSettings>,
+    /// How often the drivers of a bond's interfaces are asked whether there is a link, where they are (`bond-detect-mode`).
+    pub mii_interval: Option<Duration>,
     /// The address of the member that was active when the source was read, which is preferred after a restart.
     #[serde(skip)]
     pub last_active: LastActive,
@@ -438,8 +443,8 @@ impl Port {
     }
 
     /// What is more than VLANs and interfaces.
-    pub fn logical(&self) -> (&Option<BondSettings>, &Lacp, &BTreeMap<String, String>) {
-        (&self.bond, &self.lacp, &self.spanning_tree)
+    pub fn logical(&self) -> (&Option<BondSettings>, Option<Duration>, &Lacp, &BTreeMap<String, String>) {
+        (&self.bond, self.mii_interval, &self.lacp, &self.spanning_tree)
     }
 }
 

@@ -121,6 +121,7 @@ impl Apply for LiveSwitch {
         match bridges.first().map(|name| self.bridge(name)) {
             Some(Ok(bridge)) => {
                 let names: Vec<_> = interfaces.iter().copied().flatten().collect();
+                names.iter().for_each(|name| self.engine.mii.forget(&self.engine.switch, bridge.name(), name));
                 let mut removed = remove_ports(&bridge, &names).into_iter();
                 // A port has gone when all its interfaces have.
                 interfaces
@@ -339,6 +340,12 @@ impl LiveSwitch {
         for (name, interface) in &wanted.interfaces {
             if let Some(number) = bridge.port_by_name(name) {
                 bridge.set_spanning_tree(number, spanning_tree(wanted, interface));
+            }
+        }
+        for name in wanted.interfaces.keys() {
+            match wanted.mii_interval {
+                Some(interval) => self.engine.mii.set(bridge.name(), name, interval),
+                None => self.engine.mii.forget(&self.engine.switch, bridge.name(), name),
             }
         }
         match &wanted.bond {

@@ -15,6 +15,7 @@ use ports::{pools, registry};
 use super::account::log_account;
 use super::ingress::IngressFilters;
 use super::links::Links;
+use super::mii::MiiMonitors;
 use super::mtu::LocalMtus;
 use super::process::{exit, limits};
 use super::seed::random_seed;
@@ -48,6 +49,8 @@ pub struct Engine {
     pub ingress: Arc<IngressFilters>,
     /// The MTUs of LOCAL ports.
     pub local_mtus: Arc<LocalMtus>,
+    /// The members of bonds whose drivers are asked for their links.
+    pub mii: Arc<MiiMonitors>,
     /// Whether the configuration limits the connections of zones. Held by who changes limits of zones.
     pub limits_zones: Arc<Mutex<bool>>,
 }
@@ -95,9 +98,9 @@ impl Engine {
         };
         let ingress = Arc::<IngressFilters>::default();
         datapath.set_ingress_source(ingress.source());
-        let (links, local_mtus, limits_zones) = (Arc::default(), Arc::default(), Arc::default());
+        let (links, local_mtus, limits_zones, mii) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
         let separate = SeparateDatapaths::new(env.clone(), timer.clone());
-        Ok(Engine { switch, datapath, separate, env, clock, timer, links, ingress, local_mtus, limits_zones })
+        Ok(Engine { switch, datapath, separate, env, clock, timer, links, ingress, local_mtus, mii, limits_zones })
     }
 }
 

@@ -31,7 +31,9 @@ type Watched = (Weak<dyn Port>, DeviceStatus);
 
 impl Links {
     /// Looks at the devices and tells of what has changed since the last look: the thread does it now and
-    /// then, and whoever has made a change that is to be noticed at once. Returns whether some have gone since.
+    /// then, and whoever has made a change that is to be noticed at once. Returns whether some have gone since,
+    /// whose places others may take: who asks first has to say so to the configurator.
+    #[must_use]
     pub fn look(&self, switch: &Arc<Switch>, datapath: &Datapath) -> bool {
         let mut some_went = false;
         let mut seen = self.0.lock();

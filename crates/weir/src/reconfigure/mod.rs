@@ -397,7 +397,8 @@ fn note(running: &mut Desired, step: &ReconfigureStep) {
         }),
         ReconfigureStep::SetBond { bridge, port, wanted, .. } => in_bridge(bridges, &bridge, |b| {
             if let Some(port) = b.ports.get_mut(&port) {
-                (port.bond, port.lacp, port.spanning_tree) = (wanted.bond, wanted.lacp, wanted.spanning_tree);
+                let (vlans, interfaces) = (std::mem::take(&mut port.vlans), std::mem::take(&mut port.interfaces));
+                *port = Port { vlans, interfaces, ..wanted };
             }
         }),
         ReconfigureStep::SetVlans { bridge, port, vlans, .. } => in_bridge(bridges, &bridge, |b| {

@@ -158,10 +158,11 @@ prop_compose! {
     /// A port with an interface of its name, or with two.
     fn port(name: &'static str)(
         tag in prop::option::of(1u16..3), interface in interface(), second in prop::option::of(interface()),
-        all_members_active: bool, lacp in prop::option::of("active|off"),
+        all_members_active: bool, lacp in prop::option::of("active|off"), mii in prop::option::of(1u64..3),
     ) -> (String, Port) {
         let mut port = Port::single(name, interface, Vlans { tag, ..Vlans::default() });
         port.lacp.mode = lacp;
+        port.mii_interval = mii.filter(|_| second.is_some()).map(Duration::from_millis);
         port.bond = second.is_some().then(|| BondSettings { all_members_active, ..BondSettings::default() });
         port.interfaces.extend(second.map(|second| (format!("{name}2"), second)));
         (name.into(), port)

@@ -63,6 +63,8 @@ fn set_admin_state(context: &Context, args: &[String]) -> Outcome {
     for device in ours {
         device.set_admin_up(up).map_err(|e| e.to_string())?;
     }
-    context.engine.links.look(&context.engine.switch, &context.engine.datapath);
+    if context.engine.links.look(&context.engine.switch, &context.engine.datapath) {
+        context.configurator.jobs().look_for_devices();
+    }
     Ok("OK".into())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ofproto::{BondMode, BondSettings};
 use ovsdb::Row;
 
-use crate::config::desired::{Lacp, LastActive, parse_mac};
+use crate::config::desired::{Lacp, LastActive, MII_INTERVAL, parse_mac};
 
 /// The shortest interval of rebalancing, but for none at all. As in OVS.
 const SHORTEST_REBALANCE: i64 = 1000;
@@ -25,7 +25,7 @@ pub fn settings(port: &Row, name: &str) -> (BondSettings, Vec<String>) {
     let mode = mode.unwrap_or(default.mode);
     let other = |key| port.map_string("other_config", key);
     let is_true = |key| other(key) == Some("true");
-    if let Some(detect) = other("bond-detect-mode").filter(|detect| *detect != "carrier") {
+    if let Some(detect) = other("bond-detect-mode").filter(|detect| !["carrier", "miimon"].contains(detect)) {
         problems.push(format!("port {name}: unsupported bond-detect-mode {detect}, defaulting to carrier"));
     }
     let mut number = |key: &'static str| {
@@ -56,6 +56,13 @@ pub fn settings(port: &Row, name: &str) -> (BondSettings, Vec<String>) {
         lacp_fallback_ab,
     };
     (settings, problems)
+}
+
+/// How often drivers are asked for links, where the bond wants them to be. As in OVS, what is no such time is the default.
+pub fn mii_interval(port: &Row) -> Option<Duration> {
+    let other = |key| port.map_string("other_config", key);
+    let interval = other("bond-miimon-interval").and_then(|text| text.parse::<u64>().ok()).filter(|&millis| millis > 0);
+    (other("bond-detect-mode") == Some("miimon")).then(|| interval.map_or(MII_INTERVAL, Duration::from_millis))
 }
 
 /// The member that was active when the daemon ended (`bond_active_slave`).

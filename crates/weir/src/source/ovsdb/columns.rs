@@ -152,6 +152,7 @@ pub const TABLES: &[TableColumns] = &[
             "all-members-active",
             "bond-detect-mode",
             "bond-hash-basis",
+            "bond-miimon-interval",
             "bond-primary",
             "bond-rebalance-interval",
             "lacp-fallback-ab",

@@ -357,7 +357,8 @@ impl DatabaseState {
                 let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
                 let spanning_tree = spanning_tree::options(port);
                 let (vlans, mac) = (vlans(port), self.or_warn(port_mac(port, port_name)));
-                let port = Port { vlans, mac, interfaces, bond, last_active, lacp, spanning_tree };
+                let mii_interval = bond.as_ref().and_then(|_| bond::mii_interval(port));
+                let port = Port { vlans, mac, interfaces, bond, mii_interval, last_active, lacp, spanning_tree };
                 bridge.ports.insert(port_name.to_owned(), port);
             }
         }

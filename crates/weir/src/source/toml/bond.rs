@@ -1,11 +1,12 @@
 //! Bonds: the keys of `[[bridge.port]]` that say how several interfaces share its traffic, and how LACP is spoken.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ofproto::{BondMode, BondSettings};
 
 use super::reader::Section;
-use crate::config::desired::{Lacp, format_mac};
+use crate::config::desired::{Lacp, MII_INTERVAL, format_mac};
 
 /// How the interfaces share traffic. The keys have an effect where there are several.
 pub fn read(s: &mut Section) -> BondSettings {
@@ -22,6 +23,13 @@ pub fn read(s: &mut Section) -> BondSettings {
         lb_output: true,
         lacp_fallback_ab: s.bool("lacp-fallback-ab").unwrap_or(false),
     }
+}
+
+/// How often drivers are asked for links, where they are.
+pub fn read_mii_interval(s: &mut Section) -> Option<Duration> {
+    let is_asked = s.choice("bond-detect-mode", &[("carrier", false), ("miimon", true)]).unwrap_or(false);
+    let interval = s.millis("bond-miimon-interval-ms", 1..=3_600_000).unwrap_or(MII_INTERVAL);
+    is_asked.then_some(interval)
 }
 
 /// How LACP is spoken.

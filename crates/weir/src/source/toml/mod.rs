@@ -499,7 +499,7 @@ fn read_flows(s: &mut Section, ports: Vec<&str>) -> BTreeSet<FlowText> {
 fn read_port(name: &str, mut s: Section) -> Port {
     check_interface_name(name, &s);
     let vlans = read_vlans(&mut s);
-    let (bond, lacp) = (bond::read(&mut s), bond::read_lacp(&mut s));
+    let (bond, mii_interval, lacp) = (bond::read(&mut s), bond::read_mii_interval(&mut s), bond::read_lacp(&mut s));
     let spanning_tree = spanning_tree::read_port(&mut s);
     let qos = qos::read(&mut s);
     let mcast_snooping = mcast::PortSettings {
@@ -527,6 +527,7 @@ fn read_port(name: &str, mut s: Section) -> Port {
     }
     Port {
         bond: (members.len() > 1).then_some(bond),
+        mii_interval: mii_interval.filter(|_| members.len() > 1),
         interfaces: members,
         vlans,
         lacp,

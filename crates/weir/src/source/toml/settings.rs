@@ -212,6 +212,8 @@ pub const TABLES: &[Table] = &[
             "bond-primary" TEXT "" "The interface that is active in \"active-backup\" whenever it can be.";
             "bond-updelay-ms" "0 to 3600000" "0" "How long a carrier has to be there before its interface is used.";
             "bond-downdelay-ms" "0 to 3600000" "0" "How long a carrier has to be gone before its interface is not used any more.";
+            "bond-detect-mode" "\"carrier\" or \"miimon\"" "\"carrier\"" "Whether the kernel says which interfaces have a link, or their drivers are asked again and again.";
+            "bond-miimon-interval-ms" "1 to 3600000" "200" "How often they are.";
             "bond-hash-basis" "0 to 4294967295" "0" "What the hash begins with that spreads traffic.";
             "bond-rebalance-interval-ms" "0 to 3600000" "10000" "How often load is moved between interfaces; 0: never.";
             "all-members-active" BOOL "false" "Whether every interface of a \"balance-slb\" bond takes multicast.";
