@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use datapath::FlowId;
 use packet::flow::BlockId;
 use packet::flow::field::FIELDS;
 use packet::{Key, Mask, Time};
@@ -57,6 +58,11 @@ pub(crate) struct Revalidation {
     /// When it ended, and how long it took.
     pub ended: Time,
     pub duration: Duration,
+    /// Flows that were marked because of an address or a group (`mac_changes`), and are still to be looked at.
+    pub marked: Vec<FlowId>,
+    /// When those were last done with whose turn it was, and how long that took.
+    pub macs_ended: Time,
+    pub macs_took: Duration,
 }
 
 /// What is remembered between rounds for statistics.

@@ -4,8 +4,11 @@
 //! [`Switch::run`] due. The marked flows are then looked at, without a round over all flows: each is translated again if
 //! a table has something else to say now than when it was translated.
 
+use std::time::Duration;
+
 use datapath::{Datapath, FlowId};
 use packet::Time;
+use parking_lot::MutexGuard;
 
 use crate::model::forwarding::{BridgeState, Forwarding};
 use crate::model::mac::{MacTable, MacUse};
@@ -16,6 +19,11 @@ use crate::switch::Switch;
 
 /// So many flows are looked at before others get the lock of revalidation.
 const CHUNK: usize = 512;
+
+/// Between two looks at marked flows are so many times as long as the first one took, but no longer than [`LONGEST_REST`], unless that was
+/// longer itself: addresses that move without end have their flows looked at without end.
+const REST: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 impl Switch {
     /// Changes a MAC table, and marks the flows that depend on what has changed.
@@ -65,8 +73,7 @@ impl Switch {
             return;
         }
         record.macs.register(&self.mac_dependents, flow);
-        if record.macs.is_stale(forwarding) {
-            self.mac_dependents.mark_flows(&[flow]);
+        if record.macs.is_stale(forwarding) && self.mac_dependents.mark_flow(flow) {
             self.notify();
         }
     }
@@ -74,26 +81,37 @@ impl Switch {
     /// Looks at the flows that are marked so far. Lets others revalidate in between.
     pub(super) fn follow_macs(&self, now: Time) {
         let Some(datapath) = self.datapath.get() else { return };
-        let mut left = self.mac_dependents.marked();
-        while left > 0 {
-            let mut state = self.revalidation.lock();
-            self.look_at_marked(datapath, &mut state, CHUNK.min(left), now);
-            left -= CHUNK.min(left);
+        let began = self.clock.now();
+        let mut state = self.revalidation.lock();
+        state.marked.extend(self.mac_dependents.collect());
+        while !state.marked.is_empty() {
+            self.look_at_marked(datapath, &mut state, now);
+            MutexGuard::bump(&mut state);
         }
+        state.macs_ended = self.clock.now();
+        state.macs_took = state.macs_ended.since(began);
     }
 
     /// Looks at the flows that are marked so far, in one go.
     pub(super) fn follow_macs_now(&self, datapath: &Datapath, state: &mut Revalidation, now: Time) {
-        let mut left = self.mac_dependents.marked();
-        while left > 0 {
-            self.look_at_marked(datapath, state, CHUNK.min(left), now);
-            left -= CHUNK.min(left);
+        state.marked.extend(self.mac_dependents.collect());
+        while !state.marked.is_empty() {
+            self.look_at_marked(datapath, state, now);
         }
     }
 
-    /// The lock of revalidation is held, so that no round for changes gives one of these flows an older record.
-    fn look_at_marked(&self, datapath: &Datapath, _state: &mut Revalidation, most: usize, now: Time) {
-        let marked = self.mac_dependents.take_marked(most);
+    /// When marked flows are to be looked at; `None` where there are none.
+    pub(super) fn next_for_macs(&self, now: Time) -> Option<Time> {
+        let state = self.revalidation.lock();
+        let has_some = self.mac_dependents.has_marks() || !state.marked.is_empty();
+        let rest = (state.macs_took * REST).min(LONGEST_REST).max(state.macs_took);
+        has_some.then(|| now.max(state.macs_ended + rest))
+    }
+
+    /// Looks at some of the flows whose marks have been collected. The lock of revalidation is held, so that no round for changes gives one
+    /// of these flows an older record.
+    fn look_at_marked(&self, datapath: &Datapath, state: &mut Revalidation, now: Time) {
+        let marked = state.marked.split_off(state.marked.len().saturating_sub(CHUNK));
         let flows: Vec<_> = marked.into_iter().filter_map(|id| Some((id, datapath.flow(id)?.tag))).collect();
         let findings = self.bring_up_to_date(datapath, &flows, now);
         self.finish(datapath, &[findings]);
@@ -107,8 +125,6 @@ impl Switch {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use datapath::FlowDump;
     use openflow::{Action, FlowMod, FlowModCommand, Instructions, Match, OfPort, TableId};
     use packet::Clock;
@@ -307,6 +323,25 @@ mod tests {
         (bed, looked_at)
     }
 
+    #[test]
+    fn addresses_that_move_without_end_leave_time_for_others() {
+        let (bed, mut looked_at) = plain_bed();
+        sent_to(&bed, 1, 1, 50);
+        let seconds = Duration::from_secs;
+        // What was marked before is looked at whenever it is found.
+        for (took, rest) in [(Duration::from_millis(20), Duration::from_millis(60)), (seconds(3), seconds(3))] {
+            looked_at(&bed);
+            let mut state = bed.switch.revalidation.lock();
+            (state.macs_ended, state.macs_took) = (bed.clock.now(), took);
+            drop(state);
+            bed.bridge.flush_macs();
+            sent_to(&bed, 2, 1, 50);
+            assert_eq!(looked_at(&bed).1, 0, "after {took:?}");
+            bed.clock.advance(rest);
+            assert!(looked_at(&bed).1 > 0, "after {took:?}");
+        }
+    }
+
     fn sent_to(bed: &Bed, port: u32, src: u8, dst: u8) -> Vec<u32> {
         bed.receive(OfPort(port), &frame(src, dst, None)).iter().map(|(port, _)| port.0).collect()
     }
@@ -322,9 +357,9 @@ mod tests {
         (20..36).for_each(|n| drop(sent_to(&bed, 3, n, 99)));
         assert_eq!(looked_at(&bed), (0, 0), "what a translation has learnt itself");
 
-        // 1. A move: of the flow from the address, and of that to it.
+        // 1. A move: of the flow from the address, of that to it, and of the one that has taught it.
         assert_eq!(sent_to(&bed, 4, 1, 50), [1, 2, 3]);
-        assert_eq!(looked_at(&bed), (0, 2));
+        assert_eq!(looked_at(&bed), (0, 3));
         assert_eq!(sent_to(&bed, 2, 2, 1), [4]);
         // 2. An address becomes known that sixteen flows were flooded for.
         assert_eq!(sent_to(&bed, 4, 99, 50), [1, 2, 3]);

@@ -3,7 +3,8 @@
 //! A flow depends on the addresses that its translation looked up, whether they were known or not, and on those that it
 //! learnt from; one of multicast, on the members of its group, and on the ports that lead to routers. Its record
 //! ([`MacDependencies`]) says so, and is entered in the index ([`MacDependents`]) under the
-//! number of its flow. So a change of an address marks the flows of that address, and no others are looked at.
+//! number of its flow. So a change of an address marks it, its flows are found when marks are collected, and no others are looked at.
+//! However often an address changes until then, and however many flows depend on it, to mark it costs the same.
 //!
 //! No change is missed, and none is seen too late:
 //!
@@ -16,7 +17,6 @@
 //!
 //! The locks in here are leaves: nothing is called with one of them held.
 
-use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,12 +29,12 @@ use parking_lot::Mutex;
 use protocols::mcast::{Changes, Destination, Group};
 
 use crate::model::forwarding::{BridgeId, Forwarding};
-use crate::model::mac::{MacChanges, MacKey, MacUse, REFRESH};
+use crate::model::mac::{MacChange, MacChanges, MacKey, MacUse, REFRESH};
 
 /// Parts of the index, each with a lock of its own, so that handlers seldom wait for each other.
 const SHARDS: usize = 64;
 
-/// As many flows are marked one by one, even if fewer are in the index.
+/// As many addresses and flows are marked one by one, even if fewer flows are in the index.
 const MARKS: usize = 4096;
 
 /// What a flow looked up, or learnt from.
@@ -294,13 +294,19 @@ pub(crate) struct MacDependents {
     looked_at: AtomicU64,
 }
 
-/// Flows that wait to be looked at.
+/// Of which flows are to be looked at.
 #[derive(Default)]
 struct Marked {
-    set: HashSet<FlowId>,
-    queue: VecDeque<FlowId>,
+    subjects: HashSet<Subject, foldhash::fast::RandomState>,
+    flows: HashSet<FlowId, foldhash::fast::RandomState>,
     /// All that are in the index: there were more marks than flows, of which many have gone.
     all: bool,
+}
+
+impl Marked {
+    fn is_empty(&self) -> bool {
+        !self.all && self.subjects.is_empty() && self.flows.is_empty()
+    }
 }
 
 impl Default for MacDependents {
@@ -345,6 +351,12 @@ impl MacDependents {
         }
     }
 
+    /// Whether flows depend on a subject.
+    fn has(&self, subject: &Subject) -> bool {
+        let (shard, hash) = self.shard(subject);
+        shard.lock().find(hash, |(known, _)| known == subject).is_some()
+    }
+
     fn list(&self, subject: Subject, to: &mut Vec<FlowId>) {
         let (shard, hash) = self.shard(&subject);
         if let Some((_, flows)) = shard.lock().find(hash, |(known, _)| *known == subject) {
@@ -352,73 +364,63 @@ impl MacDependents {
         }
     }
 
-    /// Marks the flows that depend on what has changed. Returns whether there are any.
+    /// Marks the flows that depend on what has changed. Returns whether they are the first ones since marks were collected.
     pub fn mark(&self, bridge: BridgeId, changes: &MacChanges) -> bool {
-        let mut flows = Vec::new();
-        for change in changes.iter() {
-            let key = change.key;
-            self.list(Subject { bridge, what: What::Mac { key, source: false } }, &mut flows);
-            if change.concerns_sources {
-                self.list(Subject { bridge, what: What::Mac { key, source: true } }, &mut flows);
-            }
-        }
-        self.mark_flows(&flows);
-        !flows.is_empty()
+        let sources = |concerned: bool| std::iter::once(false).chain(concerned.then_some(true));
+        let of_change = |MacChange { key, concerns_sources }: MacChange| {
+            sources(concerns_sources).map(move |source| What::Mac { key, source })
+        };
+        self.mark_all(changes.iter().flat_map(of_change).map(|what| Subject { bridge, what }))
     }
 
     /// The same for multicast groups and routers.
     pub fn mark_groups(&self, bridge: BridgeId, changes: &Changes) -> bool {
-        let mut flows = Vec::new();
         let groups = changes.groups.iter().map(|group| What::Group(*group));
         let routers = changes.routers.iter().map(|vlan| What::Routers(*vlan));
-        groups.chain(routers).for_each(|what| self.list(Subject { bridge, what }, &mut flows));
-        self.mark_flows(&flows);
-        !flows.is_empty()
+        self.mark_all(groups.chain(routers).map(|what| Subject { bridge, what }))
     }
 
-    /// Marks flows.
-    pub fn mark_flows(&self, flows: &[FlowId]) {
-        if flows.is_empty() {
-            return;
-        }
+    fn mark_all(&self, subjects: impl Iterator<Item = Subject>) -> bool {
+        let subjects: Vec<Subject> = subjects.filter(|subject| self.has(subject)).collect();
+        self.add_marks(|marked| marked.subjects.extend(subjects))
+    }
+
+    /// Marks a flow. Returns what [`mark`](MacDependents::mark) does.
+    pub fn mark_flow(&self, flow: FlowId) -> bool {
+        self.add_marks(|marked| marked.flows.extend([flow]))
+    }
+
+    fn add_marks(&self, add: impl FnOnce(&mut Marked)) -> bool {
         let limit = MARKS.max(self.flows.load(Ordering::Relaxed));
         let mut marked = self.marked.lock();
-        let Marked { set, queue, all } = &mut *marked;
-        if *all {
-            return;
+        let were_none = marked.is_empty();
+        if !marked.all {
+            add(&mut marked);
+            if marked.subjects.len() + marked.flows.len() > limit {
+                *marked = Marked { all: true, ..Marked::default() };
+            }
         }
-        queue.extend(flows.iter().filter(|&&flow| set.insert(flow)));
-        if queue.len() > limit {
-            *marked = Marked { all: true, ..Marked::default() };
-        }
+        were_none && !marked.is_empty()
     }
 
-    /// How many flows wait to be looked at.
-    pub fn marked(&self) -> usize {
-        let marked = self.marked.lock();
-        if marked.all { self.flows.load(Ordering::Relaxed).max(1) } else { marked.queue.len() }
+    /// Whether flows are marked.
+    pub fn has_marks(&self) -> bool {
+        !self.marked.lock().is_empty()
     }
 
-    /// Some of the marked flows, to be looked at now.
-    pub fn take_marked(&self, most: usize) -> Vec<FlowId> {
-        if std::mem::take(&mut self.marked.lock().all) {
-            let mut flows = Vec::new();
+    /// The marked flows, each once, which are marked no longer: they are to be looked at now.
+    pub fn collect(&self) -> Vec<FlowId> {
+        let Marked { subjects, flows, all } = std::mem::take(&mut *self.marked.lock());
+        let mut flows: Vec<FlowId> = flows.into_iter().collect();
+        if all {
             for shard in &self.shards {
                 shard.lock().iter().for_each(|(_, set)| set.list(&mut flows));
             }
-            flows.sort_unstable();
-            flows.dedup();
-            let mut marked = self.marked.lock();
-            let Marked { set, queue, .. } = &mut *marked;
-            queue.extend(flows.into_iter().filter(|&flow| set.insert(flow)));
+        } else {
+            subjects.into_iter().for_each(|subject| self.list(subject, &mut flows));
         }
-        let mut marked = self.marked.lock();
-        let Marked { set, queue, .. } = &mut *marked;
-        let most = most.min(queue.len());
-        let flows: Vec<FlowId> = queue.drain(..most).collect();
-        for flow in &flows {
-            set.remove(flow);
-        }
+        flows.sort_unstable();
+        flows.dedup();
         self.looked_at.fetch_add(flows.len() as u64, Ordering::Relaxed);
         flows
     }
@@ -464,9 +466,7 @@ mod tests {
     }
 
     fn taken(index: &MacDependents) -> Vec<u64> {
-        let mut flows: Vec<u64> = index.take_marked(usize::MAX).into_iter().map(|flow| flow.0).collect();
-        flows.sort_unstable();
-        flows
+        index.collect().into_iter().map(|flow| flow.0).collect()
     }
 
     #[test]
@@ -475,10 +475,10 @@ mod tests {
         let records: Vec<_> = (1..=3).map(|flow| record(&index, flow, flow as u16, 9)).collect();
         assert!(index.mark(BRIDGE, &learnt(2)));
         assert_eq!(taken(&index), [2]);
-        assert!(index.mark(BRIDGE, &learnt(9)) && index.mark(BRIDGE, &learnt(1)));
+        assert!(index.mark(BRIDGE, &learnt(9)) && !index.mark(BRIDGE, &learnt(1)), "who marked first has told");
         assert_eq!(taken(&index), [1, 2, 3], "each once");
         assert!(!index.mark(BRIDGE, &learnt(4)) && !index.mark(BridgeId(2), &learnt(9)));
-        assert_eq!(index.marked(), 0);
+        assert!(!index.has_marks());
         drop(records);
         assert!(!index.mark(BRIDGE, &learnt(9)));
         assert_eq!(index.len(), 0);
@@ -511,13 +511,28 @@ mod tests {
         let index = Arc::default();
         for flow in 0..3 * MARKS as u64 {
             drop(record(&index, 100 + flow, 1, 9));
-            index.mark_flows(&[FlowId(100 + flow)]);
-            assert!(index.marked.lock().queue.len() <= MARKS);
+            index.mark_flow(FlowId(100 + flow));
+            assert!(index.marked.lock().flows.len() <= MARKS);
         }
+        assert!(index.marked.lock().all);
         let _records: Vec<_> = (1..=3).map(|flow| record(&index, flow, 1, 9)).collect();
         index.mark(BRIDGE, &learnt(9));
         assert_eq!(taken(&index), [1, 2, 3]);
-        assert_eq!(index.marked(), 0);
+        assert!(!index.has_marks());
+    }
+
+    /// A handler that learns an address waits for nothing that grows with the flows to it.
+    #[test]
+    fn an_address_that_moves_over_and_over_is_marked_once() {
+        let index = Arc::default();
+        let records: Vec<_> = (0..1000).map(|flow| record(&index, flow, 1, 9)).collect();
+        for _ in 0..1000 {
+            index.mark(BRIDGE, &learnt(9));
+        }
+        let marked = index.marked.lock();
+        assert_eq!((marked.subjects.len(), marked.flows.len(), marked.all), (1, 0, false));
+        drop(marked);
+        assert_eq!(taken(&index).len(), records.len());
     }
 
     #[test]

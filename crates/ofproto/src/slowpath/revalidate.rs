@@ -88,8 +88,11 @@ impl Switch {
                 self.apply_changes(now);
             }
         }
-        self.follow_macs(now);
-        (now + interval).min(next_for_changes.filter(|&at| at > now).unwrap_or(now + interval))
+        if self.next_for_macs(now) == Some(now) {
+            self.follow_macs(now);
+        }
+        let next = [next_for_changes, self.next_for_macs(now)];
+        next.into_iter().flatten().filter(|&at| at > now).fold(now + interval, Time::min)
     }
 
     /// When a round for changes is due that nobody waits for; `None` where there are no changes. Rounds for a stream of
