@@ -35,6 +35,7 @@
 //! | `path_sessions` | The sessions of BFD and CFM |
 //! | `spanning_tree` | STP and RSTP: frames that come and go, and what follows for ports |
 //! | `spanning_trees` | The state machines of STP and RSTP |
+//! | `flushes` | How often a spanning tree has what was learnt forgotten |
 //! | `paused` | Pipelines that wait for a controller |
 
 pub(crate) mod announcements;
@@ -48,6 +49,7 @@ pub(crate) mod decision;
 pub(crate) mod drop_sites;
 mod expiry;
 mod flow_dump_log;
+mod flushes;
 pub(crate) mod intern;
 mod lacp;
 pub(crate) mod lacp_sessions;

@@ -15,7 +15,8 @@ use packet::Time;
 use parking_lot::{Condvar, Mutex};
 use protocols::spanning_tree::{Protocol, State};
 
-use super::spanning_trees::{Flush, TreeChange, TreeWork};
+use super::flushes::Flush;
+use super::spanning_trees::{TreeChange, TreeWork};
 use crate::bridge::Bridge;
 use crate::events::Waker;
 use crate::model::forwarding::BridgeId;

@@ -185,6 +185,22 @@ fn a_new_port_forwards_nothing_before_its_tree_says_so() {
     assert!(state(&bed, 2).is_some_and(|state| !state.forwards()), "{:?}", state(&bed, 2));
 }
 
+#[test]
+fn a_topology_that_changes_without_end_is_forgotten_now_and_then() {
+    let bed = bed(Protocol::Stp, &[]);
+    pass(&bed, 60, &[]);
+    let change = || {
+        flood(&bed);
+        bed.switch.run(bed.clock.now());
+        assert!(bed.switch.change_topology(Protocol::Stp, None));
+        bed.switch.run(bed.clock.now());
+        where_is(&bed, STATION).is_none()
+    };
+    assert_eq!((0..100).filter(|_| change()).count(), 10);
+    pass(&bed, 1, &[]);
+    assert_eq!(where_is(&bed, STATION), None, "what came last, too");
+}
+
 /// Two ports of a bridge that are wired together are a loop, of which one port blocks.
 #[test]
 fn a_loop_forwards_at_no_time() {

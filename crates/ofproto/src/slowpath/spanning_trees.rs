@@ -11,6 +11,7 @@ use protocols::spanning_tree::{Bridge, PortSettings, Protocol, Settings, State};
 use protocols::stp::output::PortError;
 
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters, PortState};
+use crate::slowpath::flushes::{Flush, Flushes};
 
 /// The spanning trees of bridges.
 #[derive(Default)]
@@ -31,6 +32,7 @@ pub(crate) struct Tree {
     numbers: BTreeMap<u16, OfPort>,
     /// Ports that could not be had, and why.
     refused: BTreeMap<OfPort, PortError>,
+    flushes: Flushes,
 }
 
 /// A port that takes part.
@@ -64,15 +66,6 @@ pub(crate) struct TreeChange {
     pub identity: Arc<PatchCounters>,
 }
 
-/// Which addresses and groups are forgotten.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Flush {
-    /// All that were learnt by the bridge.
-    All,
-    /// Those that were learnt behind these ports.
-    Ports(Vec<OfPort>),
-}
-
 impl SpanningTrees {
     /// Whether no bridge speaks either protocol.
     pub fn is_empty(&self) -> bool {
@@ -100,7 +93,8 @@ impl SpanningTrees {
 
     /// When the first tree has something to do.
     pub fn next_wakeup(&self) -> Option<Time> {
-        self.trees.values().filter_map(|tree| tree.bridge.next_wakeup()).min()
+        let next = |tree: &Tree| tree.bridge.next_wakeup().into_iter().chain(tree.flushes.next()).min();
+        self.trees.values().filter_map(next).min()
     }
 
     /// Brings the trees in step with the bridges' ports and settings. Linear in the ports of bridges that have a tree.
@@ -133,7 +127,7 @@ impl SpanningTrees {
                     Protocol::Rstp => Flush::Ports(ports(&output.flush)),
                     _ => Flush::All,
                 };
-                work.flush.push((*id, flush));
+                tree.flushes.ask(flush);
             }
             for (number, frame) in &output.frames {
                 work.frames.extend(tree.numbers.get(number).map(|port| (*id, *port, frame.to_vec())));
@@ -144,8 +138,11 @@ impl SpanningTrees {
         }
         if followed {
             for (id, state) in &forwarding.bridges {
-                work.add_differences(Some(state), self.trees.get(id), now);
+                work.add_differences(Some(state), self.trees.get_mut(id), now);
             }
+        }
+        for (id, tree) in &mut self.trees {
+            work.flush.extend(tree.flushes.take(now).map(|flush| (*id, flush)));
         }
         work
     }
@@ -153,11 +150,11 @@ impl SpanningTrees {
 
 impl TreeWork {
     /// Adds what differs between the states of ports in the tables and in a tree.
-    fn add_differences(&mut self, state: Option<&BridgeState>, tree: Option<&Tree>, now: Time) {
+    fn add_differences(&mut self, state: Option<&BridgeState>, tree: Option<&mut Tree>, now: Time) {
         let Some(state) = state else { return };
         let mut no_longer_learn = Vec::new();
         for port in state.ports.values() {
-            let to = tree.and_then(|tree| tree.state(now, port.port));
+            let to = tree.as_ref().and_then(|tree| tree.state(now, port.port));
             let from = port.spanning_tree.state;
             if from == to {
                 continue;
@@ -171,16 +168,17 @@ impl TreeWork {
             let change = TreeChange { bridge: state.id, port: port.port, to, identity: port.patch.clone() };
             if ends { self.ends.push(change) } else { self.others.push(change) }
         }
-        if !no_longer_learn.is_empty() {
-            self.flush.push((state.id, Flush::Ports(no_longer_learn)));
+        // Without a tree, all ports learn.
+        if let Some(tree) = tree.filter(|_| !no_longer_learn.is_empty()) {
+            tree.flushes.ask(Flush::Ports(no_longer_learn));
         }
     }
 }
 
 impl Tree {
     fn new(name: &str, settings: Settings, now: Time) -> Tree {
-        let (members, numbers, refused) = Default::default();
-        Tree { bridge: Bridge::new(settings, now), name: name.to_owned(), settings, members, numbers, refused }
+        let (members, numbers, refused, flushes) = Default::default();
+        Tree { bridge: Bridge::new(settings, now), name: name.to_owned(), settings, members, numbers, refused, flushes }
     }
 
     /// State of a port; `None` where it takes no part.
