@@ -441,7 +441,12 @@ impl Bridge {
 
     /// Tells the subscribers that a port has become live, or has ceased to be, and that nothing else of it has changed.
     pub(crate) fn liveness_changed(&self, port: OfPort) {
-        self.switch.forwarding.write().touch_liveness(self.id, port);
+        self.switch.forwarding.write().touch_number(self.id, port);
+        self.tell_state(port);
+    }
+
+    /// Tells the subscribers that a port has another state, which flows depend on that look at its number; these have been told.
+    pub(crate) fn tell_state(&self, port: OfPort) {
         self.tell_subscribers(port, PortReason::Modify, None);
     }
 

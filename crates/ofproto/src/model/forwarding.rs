@@ -119,9 +119,9 @@ impl Forwarding {
         }
     }
 
-    /// Records that a port has become live, or has ceased to be. Whatever the port is, flows ask for that by its number: of a member of a
-    /// bond, they ask the bond.
-    pub fn touch_liveness(&mut self, id: BridgeId, port: OfPort) {
+    /// Records that a port has become live, or has ceased to be, or has another state in a spanning tree. Whatever the port is, flows ask
+    /// for that by its number: of a member of a bond, they ask the bond.
+    pub fn touch_number(&mut self, id: BridgeId, port: OfPort) {
         let generation = self.next_generation();
         if let Some(number) = port.to_u16() {
             self.note_port(id, number, generation);

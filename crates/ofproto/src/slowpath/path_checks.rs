@@ -123,7 +123,7 @@ impl Switch {
             if std::mem::replace(&mut state.path_checks.down, down) != down {
                 let (bridge, port) = (bridge.config.name.as_str().into(), state.port);
                 changed.push((Bridge::new(self.clone(), id, bridge), port));
-                forwarding.touch_liveness(id, port);
+                forwarding.touch_number(id, port);
             }
         }
         if changed.is_empty() {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use openflow::{OfPort, PortReason};
+use openflow::OfPort;
 use packet::Time;
 use parking_lot::{Condvar, Mutex};
 use protocols::spanning_tree::{Protocol, State};
@@ -92,7 +92,7 @@ impl Switch {
         for TreeChange { bridge: id, port, .. } in ends.into_iter().chain(others) {
             let name = self.forwarding.read().bridges.get(&id).map(|bridge| bridge.config.name.as_str().into());
             if let Some(name) = name {
-                Bridge::new(self.clone(), id, name).port_changed(port, PortReason::Modify);
+                Bridge::new(self.clone(), id, name).tell_state(port);
             }
         }
     }
@@ -112,7 +112,11 @@ impl Switch {
             }
             let from = std::mem::replace(&mut port.spanning_tree.state, change.to);
             log_change(&port.name, from, change.to);
-            forwarding.touch_port(change.bridge, change.port);
+            if from.is_some() && change.to.is_some() {
+                forwarding.touch_number(change.bridge, change.port);
+            } else {
+                forwarding.touch_port(change.bridge, change.port);
+            }
         }
         let mut trees = self.spanning_trees.lock();
         if trees.in_step == was_in_step {

@@ -17,10 +17,11 @@ use protocols::rstp::Link;
 use protocols::spanning_tree::{Bridge as Tree, PortSettings, Protocol, Settings, State};
 use protocols::{rstp, stp};
 
+use crate::bridge::Bridge;
 use crate::bridge::spanning_tree::{TreePortStatus, TreeStatus};
-use crate::model::config::BridgeConfig;
+use crate::model::config::{BridgeConfig, FailMode};
 use crate::model::mac::MacKey;
-use crate::model::port::PortSpec;
+use crate::model::port::{Device, PortSpec};
 use crate::model::spanning_tree::{SpanningTreeConfig, SpanningTreePort};
 use crate::reference::tests::Bed;
 use crate::xlate::spanning_tree::BRIDGES;
@@ -183,6 +184,43 @@ fn a_new_port_forwards_nothing_before_its_tree_says_so() {
     bed.bridge.add_port(spec).unwrap();
     settle(&bed, &[]);
     assert!(state(&bed, 2).is_some_and(|state| !state.forwards()), "{:?}", state(&bed, 2));
+}
+
+/// A neighbour decides which state a port has, over and over if it likes.
+#[test]
+fn a_port_of_another_state_touches_only_the_flows_that_depend_on_it() {
+    let mut bed = bed(Protocol::Rstp, &[]);
+    (1..=3).for_each(|port| configure_port(&bed, port, &[("rstp-enable", "false")]));
+    let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::new("br1", 2) };
+    let other = bed.switch.add_bridge(config).unwrap();
+    let patch = |name: &str, peer: &str| PortSpec {
+        request: Some(OfPort(9)),
+        ..PortSpec::of(name, Device::Patch { peer: peer.into(), mac: [2, 0, 0, 0, 1, 0] })
+    };
+    let first = std::mem::replace(&mut bed.bridge, other.clone());
+    assert_eq!(bed.add_port("p4"), OfPort(1));
+    bed.bridge = first;
+    bed.bridge.add_port(patch("a", "b")).unwrap();
+    other.add_port(patch("b", "a")).unwrap();
+    let add = |bridge: &Bridge, text| {
+        bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, text, &NoNames).unwrap()).unwrap();
+    };
+    add(&other, "in_port=1,actions=output:9");
+    add(&bed.bridge, "priority=40000,in_port=9,actions=output:1");
+    add(&bed.bridge, "priority=40000,in_port=2,actions=move:NXM_OF_ETH_SRC[]->NXM_NX_XXREG0[0..47],output:3");
+    settle(&bed, &[]);
+    for source in 0..8 {
+        let frame = build::ethernet([2; 6], [4, 0, 0, 0, 0, source], &[], 0x1234, &[0; 46]);
+        assert_eq!(bed.receive(OfPort(2), &frame).len(), 1);
+    }
+    let by_patch = || bed.receive(OfPort(4), &broadcast()).len();
+    assert_eq!((by_patch(), state(&bed, 9)), (0, Some(State::Rstp(rstp::State::Discarding))));
+    bed.bridge.barrier();
+    let before = bed.switch.revalidation_stats().translated;
+    pass(&bed, 10, &[]);
+    bed.bridge.barrier();
+    assert_eq!((by_patch(), state(&bed, 9)), (1, Some(State::Rstp(rstp::State::Forwarding))));
+    assert!(bed.switch.revalidation_stats().translated - before <= 2, "only the flow by the patch");
 }
 
 #[test]

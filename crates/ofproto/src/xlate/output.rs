@@ -237,6 +237,10 @@ impl<'a> Ctx<'a, '_> {
 
     /// Begins the pipeline of a packet that has crossed a patch.
     pub(super) fn enter_bridge(&mut self, port: &PortState) {
+        if port.spanning_tree.state.is_some() {
+            // Changes of the state are told by the port's number.
+            self.record.depends_on_port(self.bridge.id, port.port);
+        }
         self.clear_conntrack();
         if self.may_receive(port) && self.is_taken_by_protocol(port) {
             return;
