@@ -439,6 +439,12 @@ impl Bridge {
         self.tell_port(port, reason, None);
     }
 
+    /// As [`port_changed`](Bridge::port_changed), where the link of the port's device has come or gone, and nothing else of it has changed.
+    pub fn link_changed(&self, port: OfPort) {
+        self.switch.follow_link(self.id, port);
+        self.liveness_changed(port);
+    }
+
     /// Tells the subscribers that a port has become live, or has ceased to be, and that nothing else of it has changed.
     pub(crate) fn liveness_changed(&self, port: OfPort) {
         self.switch.forwarding.write().touch_number(self.id, port);

@@ -22,6 +22,13 @@ struct DeviceStatus {
     gone: bool,
 }
 
+impl DeviceStatus {
+    /// This with the link of another.
+    fn with_link_of(self, other: &DeviceStatus) -> DeviceStatus {
+        DeviceStatus { up: other.up, admin_up: other.admin_up, ..self }
+    }
+}
+
 /// The devices as they were seen last. A device of the same number that is another one counts as new.
 #[derive(Default)]
 pub struct Links(Mutex<HashMap<PortNo, Watched>>);
@@ -58,7 +65,8 @@ impl Links {
                 if !is_same {
                     // The port may have gone since it was listed.
                     let _ = datapath.refresh_port(number);
-                    different.push((bridge.clone(), info.port));
+                    let same_but_link = |before: &DeviceStatus| before.with_link_of(&status) == status;
+                    different.push((bridge.clone(), info.port, before.is_some_and(same_but_link)));
                 }
                 some_went |= gone && before.is_none_or(|before| !before.gone);
                 now.insert(number, (Arc::downgrade(device), status));
@@ -70,8 +78,13 @@ impl Links {
             // Bonds first: packets leave by other members from then on, whoever is told later.
             switch.run_bonds();
         }
-        for (bridge, port) in different {
-            bridge.port_changed(port, PortReason::Modify);
+        for (bridge, port, is_link) in different {
+            if is_link {
+                // Few flows depend on it, and a neighbour can have it change over and over.
+                bridge.link_changed(port);
+            } else {
+                bridge.port_changed(port, PortReason::Modify);
+            }
         }
         some_went
     }
@@ -85,9 +98,48 @@ mod tests {
     use datapath::Config;
     use datapath::sync::clock::ManualClock;
     use ofproto::{BridgeConfig, PortSpec, SpanningTreeConfig, SwitchSettings};
+    use openflow::text::parse_flow_mod;
+    use openflow::{FlowModCommand, OfPort};
     use packet::Time;
+    use packet::flow::text::NoNames;
+    use packet::wire::build;
     use ports::registry;
     use protocols::spanning_tree::Protocol;
+
+    #[test]
+    fn a_link_that_flaps_touches_no_flow_that_does_not_depend_on_it() {
+        let clock = Arc::new(ManualClock::new(Time(1_000_000_000)));
+        let datapath = Datapath::new(Config { exact_entries: 256, ..Config::default() }, clock.clone());
+        let switch = Switch::new(SwitchSettings::default(), clock.clone());
+        switch.attach(datapath.clone());
+        let bridge = switch.add_bridge(BridgeConfig::new("br0", 1)).unwrap();
+        let env = registry::Env::default();
+        let ports = ["p1", "p2", "p3"].map(|name| {
+            let device = registry::open(&registry::PortSpec::new(name, "dummy"), &env).unwrap();
+            device.set_admin_up(true).unwrap();
+            bridge.add_port(PortSpec::new(device)).unwrap();
+            env.dummies.find(name).unwrap()
+        });
+        bridge.set_bond("p1", Default::default(), [0; 6]).unwrap();
+        let rule = parse_flow_mod(FlowModCommand::Add, "in_port=2,actions=output:3", &NoNames).unwrap();
+        bridge.flow_mod(&rule).unwrap();
+        let links = Links::default();
+        links.look(&switch, &datapath);
+        assert!(ports[1].inject(&build::ethernet([2; 6], [4; 6], &[], 0x1234, &[0; 46])));
+        while datapath.poll() > 0 {}
+        datapath.poll();
+        assert_eq!((datapath.flow_count(), ports[2].take_sent().len()), (1, 1));
+        switch.revalidate();
+        let translated = switch.revalidation_stats().translated;
+        for up in [false, true] {
+            ports[0].set_carrier(up);
+            assert_eq!(bridge.is_as_told(OfPort(1)), Some(false));
+            links.look(&switch, &datapath);
+            assert_eq!(bridge.is_as_told(OfPort(1)), Some(true));
+            switch.revalidate();
+        }
+        assert_eq!(switch.revalidation_stats().translated, translated);
+    }
 
     /// As with a device that is made, added by its name at once, and set up then.
     #[test]
