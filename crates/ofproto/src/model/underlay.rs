@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use netstate::neighbours::Mac;
@@ -19,6 +20,11 @@ use crate::model::shared::BridgeId;
 
 /// How many hops are kept. Flows with further ones are translated again whenever anything changes.
 const MAX_HOPS: usize = 65536;
+
+/// Between two looks at hops are so many times as long as the first one took, but no longer than [`LONGEST_REST`], unless that was longer
+/// itself: a routing protocol may change routes without end, of which any can be about any hop.
+const REST: u32 = 9;
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// How many hops are taken out while the lock is held.
 const PORTION: usize = 1024;
@@ -172,6 +178,8 @@ pub(crate) struct Underlay {
     changed: AtomicBool,
     /// The generation of the routes, and the range of source ports, with which the hops were found out last.
     routes_seen: Mutex<(u64, (u16, u16))>,
+    /// When hops may be looked at again.
+    rested: Mutex<Time>,
     /// Until when uses of neighbours have been told.
     told: AtomicU64,
 }
@@ -232,6 +240,16 @@ impl Underlay {
         self.changed.store(true, Ordering::SeqCst);
     }
 
+    /// When hops are to be looked at again because something has changed; `None` where nothing has.
+    pub fn next_refresh(&self, now: Time) -> Option<Time> {
+        self.changed.load(Ordering::SeqCst).then(|| now.max(*self.rested.lock()))
+    }
+
+    /// Has nobody look at hops for a while, after it took so long.
+    pub fn rest(&self, ended: Time, took: Duration) {
+        *self.rested.lock() = ended + (took * REST).min(LONGEST_REST).max(took);
+    }
+
     /// Finds the hops out anew that what has changed can be about, if something has. Whether some have come out otherwise.
     ///
     /// Translations wait for the lock of the hops, so it is not held while any of them is found out.
@@ -285,7 +303,6 @@ pub(crate) struct Refreshed {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use netstate::neighbours::Told;
     use netstate::routes::Origin;
@@ -368,6 +385,20 @@ mod tests {
         assert!(Arc::ptr_eq(&found, &there));
         drop(neighbours);
         assert!(refreshes.join().unwrap() && there.is_stale());
+    }
+
+    #[test]
+    fn hops_are_looked_at_now_and_then_while_routes_change_without_end() {
+        let underlay = connected();
+        let millis = |millis| Time(0) + Duration::from_millis(millis);
+        for (took, next) in [(20, 200), (500, 1500), (3000, 6000)] {
+            underlay.set_changed();
+            underlay.rest(millis(took), Duration::from_millis(took));
+            assert_eq!(underlay.next_refresh(millis(took)), Some(millis(next)), "after {took} ms");
+            assert_eq!(underlay.next_refresh(millis(9000)), Some(millis(9000)));
+        }
+        underlay.refresh(millis(9000));
+        assert_eq!(underlay.next_refresh(millis(9000)), None);
     }
 
     #[test]

@@ -42,7 +42,11 @@ impl Switch {
 
     /// Does what a change of routes or neighbours asks for, and asks again for neighbours that have not answered.
     pub(crate) fn follow_underlay(&self, now: Time) {
-        if let Some(refreshed) = self.underlay.refresh(now) {
+        let is_due = self.underlay.next_refresh(now) == Some(now);
+        let began = self.clock.now();
+        if let Some(refreshed) = is_due.then(|| self.underlay.refresh(now)).flatten() {
+            let ended = self.clock.now();
+            self.underlay.rest(ended, ended.since(began));
             if refreshed.some_are_stale {
                 self.forwarding.write().touch_hops();
             }
@@ -172,5 +176,27 @@ impl Switch {
                 look_up: LookUp::Classifier,
             },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use packet::Clock;
+
+    use crate::reference::tests::Bed;
+
+    #[test]
+    fn routes_that_change_are_followed_when_it_is_time() {
+        let bed = Bed::new(1);
+        let (took, now) = (Duration::from_secs(2), bed.clock.now());
+        bed.switch.underlay.rest(now, took);
+        bed.switch.netstate_changed();
+        bed.switch.run(now);
+        assert_eq!(bed.switch.underlay.next_refresh(now), Some(now + took));
+        bed.clock.advance(took);
+        bed.switch.run(now + took);
+        assert_eq!(bed.switch.underlay.next_refresh(now + took), None);
     }
 }

@@ -91,7 +91,7 @@ impl Switch {
         if self.next_for_macs(now) == Some(now) {
             self.follow_macs(now);
         }
-        let next = [next_for_changes, self.next_for_macs(now)];
+        let next = [next_for_changes, self.next_for_macs(now), self.underlay.next_refresh(now)];
         next.into_iter().flatten().filter(|&at| at > now).fold(now + interval, Time::min)
     }
 
