@@ -80,6 +80,8 @@ pub(crate) struct Forwarding {
     pub changed: u64,
     /// Generation of the last of these on which all flows may depend.
     pub all_changed: u64,
+    /// Generation of the last of these but for [`touch_number`](Forwarding::touch_number).
+    pub configured: u64,
     /// Generation of the last change that a datapath flow may depend on, MAC tables apart. Written with the lock held
     /// alone, read without it.
     pub affecting: Arc<AtomicU64>,
@@ -102,7 +104,7 @@ impl Forwarding {
     /// Records a change of settings, or of ports, on which all flows may depend.
     pub fn touch(&mut self) {
         self.changed = self.next_generation();
-        self.all_changed = self.changed;
+        (self.all_changed, self.configured) = (self.changed, self.changed);
         self.note_affecting(self.changed);
     }
 
@@ -115,7 +117,10 @@ impl Forwarding {
         let found_otherwise = bridge.ports.get(&port).is_some_and(|state| bridge.is_found_otherwise(state));
         match port.to_u16().filter(|_| !found_otherwise) {
             None => self.touch(),
-            Some(number) => self.note_port(id, number, generation),
+            Some(number) => {
+                self.note_port(id, number, generation);
+                self.configured = generation;
+            }
         }
     }
 

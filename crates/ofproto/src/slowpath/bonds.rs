@@ -72,8 +72,9 @@ impl Switch {
         let (mut stale, mut announced, mut next) = (Vec::new(), Vec::new(), None);
         let mut forwarding = self.forwarding.write();
         let mut lacp = self.lacp.lock();
-        if ports_changed || lacp.in_step != forwarding.changed {
-            lacp.in_step = forwarding.changed;
+        // What is live, partners decide over and over if they like; who else finds that says that ports have changed.
+        if ports_changed || lacp.in_step != forwarding.configured {
+            lacp.in_step = forwarding.configured;
             forwarding.bridges.values_mut().for_each(BridgeState::tell_bonds);
             lacp.follow(&mut forwarding.bridges, now);
         }

@@ -26,7 +26,7 @@ pub(crate) struct LacpSessions {
     next: u32,
     /// Ports that have become live or have ceased to be, which nobody has been told yet.
     pub changed: BTreeSet<(BridgeId, OfPort)>,
-    /// The generation of the bridges' ports that was followed last.
+    /// The generation of the bridges' ports that was followed last ([`Forwarding::configured`](crate::model::forwarding::Forwarding)).
     pub in_step: u64,
 }
 

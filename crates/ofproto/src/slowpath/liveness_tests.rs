@@ -115,12 +115,15 @@ fn a_partner_of_a_port_that_comes_and_goes() {
     bed.bridge.set_lacp("p1", Some(config));
     watch(&bed, OfPort(1));
     let mut partner = Partner::new(&bed);
+    let configured = || bed.switch.forwarding.read().configured;
+    let before = configured();
     assert_eq!(translated(&bed, || partner.talk(&bed)), 1, "the flow that looks at the port");
     assert!(is_live(&bed, OfPort(1)));
     assert_eq!(bed.receive(OfPort(3), &frame(9)).len(), 1);
     assert_eq!(translated(&bed, || partner.fall_silent(&bed)), 1);
     assert!(!is_live(&bed, OfPort(1)));
     assert_eq!(bed.receive(OfPort(3), &frame(9)), []);
+    assert_eq!(configured(), before, "sessions need not be brought in step with all ports");
 }
 
 #[test]
