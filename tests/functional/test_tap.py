@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 
@@ -295,8 +296,31 @@ def test_a_reader_that_is_killed_leaves_nothing(hosts, tap):
         until(is_free, 20)
     flood(a, 100)
     # Its threads are gone, too.
-    threads = f"/proc/{w.pid()}/task"
-    until(lambda: "tap\n" not in [open(f"{threads}/{task}/comm").read() for task in os.listdir(threads)], 20)
+    until(lambda: "tap" not in threads(w), 20)
+
+
+def threads(w):
+    """The names of the daemon's threads."""
+    names = []
+    for task in os.listdir(f"/proc/{w.pid()}/task"):
+        try:
+            names.append(open(f"/proc/{w.pid()}/task/{task}/comm").read().strip())
+        except OSError:
+            pass
+    return names
+
+
+def test_clients_that_come_and_go_have_no_more_threads_than_there_can_be_taps(dummies):
+    w, most = dummies, 0
+    control = next(w.dir.glob("*.ctl"))
+    for number in range(500):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(control))
+            client.sendall(b'{"method":"weir/tap","params":[],"id":1}')
+        if number % 10 == 0:
+            most = max(most, threads(w).count("tap"))
+    assert most <= TAPS, most
+    until(lambda: "tap" not in threads(w), what="the end of their threads")
 
 
 def test_a_port_that_goes_and_comes_back_is_seen_again(hosts, tap):

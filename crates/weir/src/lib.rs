@@ -14,6 +14,7 @@
 //! - [`flow_text`]: flows of the configuration, as text
 //! - [`http`]: the HTTP server
 //! - [`metrics`]: what is measured, for Prometheus
+//! - [`places`]: how much work is under way that has threads of its own
 //! - [`reconfigure`]: from what runs to what is wanted
 //! - [`report`]: what the daemon tells about itself
 //! - [`rundir`]: the run directory, pidfiles and sockets
@@ -37,6 +38,7 @@ pub mod features;
 pub mod flow_text;
 pub mod http;
 pub mod metrics;
+pub mod places;
 pub mod reconfigure;
 pub mod report;
 pub mod rundir;

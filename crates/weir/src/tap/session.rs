@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use datapath::tap::{Ports, TapSettings};
-use datapath::{Datapath, PortNo, Tap};
+use datapath::{Datapath, Error, PortNo, Tap};
 use ofproto::Switch;
 use packet::Clock;
 use tokio::sync::mpsc;
@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::filter;
 use super::output::Output;
 use super::request::TapRequest;
+use crate::places::{Place, Places};
 use crate::unixctl::command::{Outcome, Stream, StreamItem};
 
 /// Bytes of a piece that is handed over, about: more by the last packet.
@@ -27,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How often ports, flows and rules are looked at again.
 const REFRESH: Duration = Duration::from_millis(250);
 
+/// Threads of taps, as many as there can be taps.
+static PLACES: Places = Places::new(Datapath::MOST_TAPS);
+
 /// What the thread works on.
 struct Session {
     request: TapRequest,
@@ -38,12 +42,21 @@ struct Session {
     stop: Arc<AtomicBool>,
 }
 
-/// Starts a tap. What it sees comes by the stream that this returns; its end says how much that was, or why there is nothing.
+/// A place for a tap.
+///
+/// # Errors
+/// There are as many taps as there can be.
+pub fn place() -> Result<Place, String> {
+    PLACES.take().ok_or_else(|| Error::TooManyTaps(PLACES.most()).to_string())
+}
+
+/// Starts a tap in its place. What it sees comes by the stream that this returns; its end says how much that was, or why there is nothing.
 ///
 /// # Errors
 /// No thread can be started.
 pub fn start(
     request: TapRequest,
+    place: Place,
     datapath: &Arc<Datapath>,
     switch: &Arc<Switch>,
     clock: &Arc<dyn Clock>,
@@ -62,6 +75,8 @@ pub fn start(
     };
     let run = move || {
         let outcome = session.run();
+        // Who reads the end may have another one begin at once.
+        drop(place);
         // Where the client has gone, nobody wants to know.
         let _ = session.pieces.blocking_send(StreamItem::End(outcome));
     };

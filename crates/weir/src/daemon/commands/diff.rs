@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use datapath::text::{Context as Style, format_actions, format_key, format_ufid};
@@ -19,6 +19,7 @@ use super::trace::bridge_flow;
 use crate::daemon::drops::drop_rule;
 use crate::explain;
 use crate::flow_text::Names;
+use crate::places::Places;
 use crate::tap::verdict::{self, PortTable};
 use crate::unixctl::Reply;
 use crate::unixctl::command::{Outcome, Stream, StreamItem};
@@ -27,7 +28,7 @@ use crate::whatif::flow_file;
 use crate::whatif::report::{self, Diff, FlowDiff};
 
 /// How many can be under way at a time.
-const MOST_DIFFS: usize = 2;
+static PLACES: Places = Places::new(2);
 
 /// Flows that are listed unless told otherwise, and at most.
 const LISTED: usize = 1000;
@@ -98,7 +99,8 @@ pub fn start(context: &Context, args: &[String]) -> Reply {
 fn begin(context: &Context, args: &[String]) -> Result<Stream, String> {
     let asked = DiffArguments::parse(args)?;
     let (bridge, datapath) = (context.bridge(&asked.bridge)?, context.engine.datapath.clone());
-    let place = Place::take()?;
+    let busy = || format!("{} diffs are under way already; try again when they have ended", PLACES.most());
+    let place = PLACES.take().ok_or_else(busy)?;
     let (items, receiver) = mpsc::channel(1);
     let stop = Arc::new(AtomicBool::new(false));
     let session = Session { asked, bridge, datapath, stop: stop.clone() };
@@ -113,27 +115,6 @@ fn begin(context: &Context, args: &[String]) -> Result<Stream, String> {
         .spawn(run)
         .map_err(|error| format!("no thread for a diff: {error}"))?;
     Ok(Stream { items: receiver, stop })
-}
-
-/// One of the places for those that are under way.
-struct Place;
-
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-
-impl Place {
-    fn take() -> Result<Place, String> {
-        let add = |taken| (taken < MOST_DIFFS).then_some(taken + 1);
-        let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        taken
-            .map(|_| Place)
-            .map_err(|_| format!("{MOST_DIFFS} diffs are under way already; try again when they have ended"))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        TAKEN.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// What the thread works on.
@@ -364,13 +345,5 @@ mod tests {
         ] {
             assert!(parse(args).unwrap_err().starts_with(expected), "{args:?}");
         }
-    }
-
-    #[test]
-    fn no_more_than_some_are_under_way() {
-        let places: Vec<_> = (0..MOST_DIFFS).map(|_| Place::take().unwrap()).collect();
-        assert!(Place::take().is_err_and(|problem| problem.contains("under way already")));
-        drop(places);
-        assert!(Place::take().is_ok());
     }
 }

@@ -9,9 +9,9 @@ use crate::unixctl::Reply;
 
 /// Starts a tap, whose packets come by notifications until the client has enough.
 pub fn start(context: &Context, args: &[String]) -> Reply {
-    let stream = request(context, args).and_then(|request| {
-        let engine = &context.engine;
-        session::start(request, &engine.datapath, &engine.switch, &engine.clock, &context.version)
+    let stream = session::place().and_then(|place| {
+        let (request, engine) = (request(context, args)?, &context.engine);
+        session::start(request, place, &engine.datapath, &engine.switch, &engine.clock, &context.version)
     });
     stream.map_or_else(|problem| Reply::Now(Err(problem)), Reply::Stream)
 }
