@@ -299,6 +299,25 @@ def test_a_reader_that_is_killed_leaves_nothing(hosts, tap):
     until(lambda: "tap" not in threads(w), 20)
 
 
+def test_who_is_not_read_any_more_gives_its_place_back_without_a_packet(dummies, tap, tmp_path):
+    w, fifo = dummies, tmp_path / "fifo"
+    os.mkfifo(fifo)
+    goes_on = tap(w, "tap", "-w", tmp_path / "x.pcapng", "-c", 1)
+    for words in ["-w", "-"], []:
+        reader, writer = os.pipe()
+        one = tap(w, "tap", *words, stdout=writer)
+        os.close(writer)
+        os.close(reader)
+        assert one.proc.wait(20) == 0, one.said()
+    one = tap(w, "tap", "-w", fifo)
+    with open(fifo, "rb", buffering=0) as reader:
+        assert reader.read(1)
+    assert one.proc.wait(20) == 0, one.said()
+    until(lambda: threads(w).count("tap") == 1, what="the end of their threads")
+    receive(w, "p1")
+    assert goes_on.ended()[1] == 1
+
+
 def threads(w):
     """The names of the daemon's threads."""
     names = []

@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
+use rustix::event::{PollFd, PollFlags, poll};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::TapOptions;
@@ -32,6 +34,20 @@ enum Sink {
 }
 
 impl Sink {
+    /// Opens what is to be written to. Returns a descriptor that tells when nobody reads it any more.
+    fn open(&mut self) -> io::Result<OwnedFd> {
+        match self {
+            Sink::Terminal | Sink::Output => io::stdout().as_fd().try_clone_to_owned(),
+            Sink::File(path, file) => {
+                let file = match file {
+                    Some(file) => file,
+                    None => file.insert(File::create(path)?),
+                };
+                file.as_fd().try_clone_to_owned()
+            }
+        }
+    }
+
     fn write(&mut self, piece: &str) -> io::Result<()> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the daemon's answer is no capture file");
         let bytes = || BASE64.decode(piece).map_err(|_| wrong());
@@ -39,13 +55,8 @@ impl Sink {
         match self {
             Sink::Terminal => out.write_all(piece.as_bytes())?,
             Sink::Output => out.write_all(&bytes()?)?,
-            Sink::File(path, file) => {
-                let file = match file {
-                    Some(file) => file,
-                    None => file.insert(File::create(path)?),
-                };
-                return file.write_all(&bytes()?);
-            }
+            Sink::File(_, Some(file)) => return file.write_all(&bytes()?),
+            Sink::File(_, None) => {}
         }
         out.flush()
     }
@@ -77,12 +88,14 @@ pub(super) fn capture(daemon: &RunningDaemon, arguments: &[String], pipe: PathBu
 fn show(daemon: &RunningDaemon, arguments: &[String], mut sink: Sink) -> Result<(), Error> {
     let mut client = Client::connect(&daemon.socket()?)?;
     end_by_signal(client.handle()?)?;
-    let (mut has_begun, mut failed) = (false, None);
+    let mut connection = Some(client.handle()?);
+    let mut failed = None;
     let end = client.stream("weir/tap", arguments, |piece| {
-        if !std::mem::replace(&mut has_begun, true) {
+        let begun = connection.take().map_or(Ok(()), |connection| {
             eprintln!("weir: looking at packets; Ctrl-C ends it");
-        }
-        failed = sink.write(piece).err();
+            end_without_reader(sink.open()?, connection)
+        });
+        failed = begun.and_then(|()| sink.write(piece)).err();
         failed.is_none()
     })?;
     match failed {
@@ -97,6 +110,18 @@ fn show(daemon: &RunningDaemon, arguments: &[String], mut sink: Sink) -> Result<
         None => eprint!("weir: {}", end.unwrap_or_default()),
     }
     Ok(())
+}
+
+/// Has the daemon told that it is enough when nobody reads any more what is written: the next packet, at which that would be found out, may be
+/// long in coming. A file is always read.
+fn end_without_reader(output: OwnedFd, connection: UnixStream) -> io::Result<()> {
+    let wait = move || {
+        let events = &mut [PollFd::new(&output, PollFlags::empty())];
+        while poll(events, None) == Err(rustix::io::Errno::INTR) {}
+        // Where the connection has ended already, so does the program.
+        let _ = connection.shutdown(Shutdown::Write);
+    };
+    std::thread::Builder::new().name("reader".into()).spawn(wait).map(drop)
 }
 
 /// Has the first signal tell the daemon that it is enough; what there is by then still comes. A second one, or a daemon that does not end, ends
