@@ -1,9 +1,12 @@
 """Long lists on the control socket."""
 
+import json
 import re
+import socket
 
 from lib.daemon import dummy_bridge
 from lib.pcap import write_pcap
+from lib.wait import until
 
 
 def test_all_learnt_addresses_are_shown_in_their_order(ovs, tmp_path):
@@ -51,3 +54,20 @@ def test_many_datapath_flows_are_added_changed_and_removed_by_a_file(ovs, tmp_pa
     assert change("mod-flows", "1") == count
     assert "No such file" in ovs.refusal("appctl", "dpctl/mod-flow", flow(7).replace("88b5", "88b7"), "2")
     assert change("del-flows", "") == 0
+
+
+def test_however_many_wait_for_others_the_switch_answers(ovs):
+    ovs.start()
+    ask = json.dumps({"method": "weir/top", "params": ["flows", "interval=60"], "id": 1}).encode()
+    clients = []
+    for _ in range(80):
+        clients.append(socket.socket(socket.AF_UNIX))
+        clients[-1].connect(str(next(ovs.dir.glob("ovs-vswitchd.*.ctl"))))
+        clients[-1].sendall(ask)
+    for _ in range(3):
+        assert "ovs-vswitchd" in ovs.appctl("version", timeout=20)
+    assert "48 clients wait" in ovs.refusal("appctl", "weir/top", "flows")
+    # Who has gone waits no more.
+    for client in clients:
+        client.close()
+    until(lambda: ovs.appctl("weir/top", "flows", check=False), what="an answer")

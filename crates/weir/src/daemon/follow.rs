@@ -14,7 +14,7 @@ pub async fn follow<S: ConfigSource>(
     source: &mut S,
     first: Loaded,
     context: &Context,
-    mut askers: mpsc::UnboundedReceiver<Asker>,
+    mut askers: mpsc::Receiver<Asker>,
     in_force: impl FnOnce(),
 ) {
     let mut follower = Follower { context, wanted: None };
@@ -25,12 +25,17 @@ pub async fn follow<S: ConfigSource>(
         tokio::select! {
             change = source.next() => follower.change(change).await,
             Some(asker) = askers.recv() => {
+                // One reading is for all who have asked before it begins.
+                let mut waiting = vec![asker];
+                waiting.extend(std::iter::from_fn(|| askers.try_recv().ok()));
                 let outcome = match source.reread().await {
                     Ok(loaded) => follower.apply(loaded).await,
                     Err(problem) => Some(Err(problem)),
                 };
-                // The receiver may have been dropped meanwhile.
-                let _ = outcome.map(|outcome| asker.send(outcome));
+                if let Some(outcome) = outcome {
+                    // A receiver may have been dropped meanwhile.
+                    waiting.into_iter().for_each(|asker| drop(asker.send(outcome.clone())));
+                }
             }
         }
         follower.report(source).await;

@@ -64,7 +64,7 @@ use datapath::Topology;
 use tls::Tls;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 use tokio::task::LocalSet;
 
 use crate::config::ConfigErrors;
@@ -213,7 +213,7 @@ struct Daemon<S> {
     socket: ControlSocket,
     outside: Outside,
     reloader: Reloader,
-    askers: UnboundedReceiver<Asker>,
+    askers: Receiver<Asker>,
 }
 
 impl<S: ConfigSource> Daemon<S> {

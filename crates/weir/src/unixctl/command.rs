@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// What a command answers: its text, or an error in words.
 pub type Outcome = Result<String, String>;
@@ -54,15 +54,33 @@ impl Drop for Stream {
 }
 
 impl Reply {
-    /// Answers when a thread of its own, which gets this name, has done the work. Others are served meanwhile.
-    pub fn on_thread(name: &str, work: impl FnOnce() -> Outcome + Send + 'static) -> Reply {
-        let (reply, answer) = oneshot::channel();
-        // The client may have gone meanwhile.
-        let run = move || drop(reply.send(work()));
-        match std::thread::Builder::new().name(name.into()).spawn(run) {
-            Ok(_) => Reply::Later(answer),
-            Err(error) => Reply::Now(Err(format!("cannot start a thread for this: {error}"))),
-        }
+    /// Answers when a thread of its own, which gets this name, has done the work. Others are served meanwhile. So many such threads run at a
+    /// time as there are places; what has none waits for its turn, and is not begun where the client has gone by then.
+    pub fn on_thread(
+        name: &'static str,
+        places: &'static Semaphore,
+        work: impl FnOnce() -> Outcome + Send + 'static,
+    ) -> Reply {
+        let (mut reply, answer) = oneshot::channel();
+        tokio::task::spawn_local(async move {
+            let place = tokio::select! {
+                biased;
+                () = reply.closed() => return,
+                // It is never closed.
+                place = places.acquire() => place,
+            };
+            let run = move || {
+                let outcome = work();
+                drop(place);
+                // The client may have gone meanwhile.
+                let _ = reply.send(outcome);
+            };
+            if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
+                // The client is told that there is no thread.
+                tracing::warn!("cannot start the thread {name}: {error}");
+            }
+        });
+        Reply::Later(answer)
     }
 }
 
@@ -78,6 +96,14 @@ impl From<Outcome> for Reply {
     }
 }
 
+/// What runs a command. It is called on the management thread, and returns soon.
+pub enum Run<C: 'static> {
+    /// Something that is answered at once, or as the client takes it.
+    Quick(fn(&C, &[String]) -> Reply),
+    /// Something that the client waits for: others do it, or it takes an interval. Of such replies there are so many at a time.
+    Slow(fn(&C, &[String]) -> Reply),
+}
+
 /// One command on context `C`.
 pub struct Command<C: 'static> {
     /// Name, as `ovs-appctl` has it.
@@ -88,8 +114,8 @@ pub struct Command<C: 'static> {
     pub args: (usize, usize),
     /// One sentence on what it does.
     pub help: &'static str,
-    /// Does it. Runs on the management thread: work that takes time is handed to another thread.
-    pub run: fn(&C, &[String]) -> Reply,
+    /// Does it: work that takes time is handed to another thread.
+    pub run: Run<C>,
 }
 
 /// A table of commands, in groups.
@@ -109,6 +135,11 @@ impl<C: 'static> Commands<C> {
         self.all().find(|c| c.name == name)
     }
 
+    /// Whether clients wait for what the command of this name has others do.
+    pub fn is_slow(self, name: &str) -> bool {
+        self.find(name).is_some_and(|command| matches!(command.run, Run::Slow(_)))
+    }
+
     fn all(self) -> impl Iterator<Item = &'static Command<C>> {
         self.0.iter().copied().flatten()
     }
@@ -124,7 +155,9 @@ impl<C: 'static> Commands<C> {
             (Some(command), Some(args)) if args.len() > command.args.1 => {
                 format!("\"{name}\" command takes at most {} arguments", command.args.1)
             }
-            (Some(command), Some(args)) => return (command.run)(context, &args),
+            (Some(command), Some(args)) => match command.run {
+                Run::Quick(run) | Run::Slow(run) => return run(context, &args),
+            },
         };
         Reply::Now(Err(problem))
     }
@@ -164,12 +197,18 @@ mod tests {
             usage: "N",
             args: (1, 1),
             help: "Twice N plus the context.",
-            run: |context, args| {
+            run: Run::Quick(|context, args| {
                 let doubled = args[0].parse::<u32>().map(|n| (2 * n + context).to_string());
                 doubled.map_err(|e| e.to_string()).into()
-            },
+            }),
         }],
-        &[Command { name: "again", usage: "", args: (0, 0), help: "Nothing.", run: |_, _| Reply::Now(Ok("".into())) }],
+        &[Command {
+            name: "again",
+            usage: "",
+            args: (0, 0),
+            help: "Nothing.",
+            run: Run::Quick(|_, _| Reply::Now(Ok("".into()))),
+        }],
     ];
 
     fn run(name: &str, args: &[&str]) -> Outcome {

@@ -3,7 +3,8 @@
 //! Each connection has a task on the management thread. A client that stalls delays no other: its task waits, a reply
 //! of which it reads nothing is given up after [`WRITE_TIMEOUT`], and its connection may be closed for a new one (see
 //! [`Connections`]). A long reply is made in pieces, the next one when the client has taken the one before; in between,
-//! others are served (see [`turn`](crate::turn)). What is kept for all clients together is bounded by [`MAX_KEPT`].
+//! others are served (see [`turn`](crate::turn)). Of clients that wait for what other threads do there are [`MAX_WAITING`] at most, so that
+//! however much that is, others are served. What is kept for all clients together is bounded by [`MAX_KEPT`].
 
 use std::io;
 use std::path::Path;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use ovsdb::framing::FrameError;
 use ports::files::{self, SocketFile};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -37,6 +39,16 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
+/// Bytes above which a text is encoded in parts, and those of a part: that takes as long as it takes to make it.
+const LONG: usize = 64 << 10;
+const PART: usize = 16 << 10;
+
+/// How many of them wait at a time for what others do. The rest are free for what is answered at once.
+const MAX_WAITING: usize = 48;
+
+/// How often it is looked whether a client that waits has gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// Bytes of requests and replies that are kept for all clients together. Beyond them, the client makes room that has sent
 /// or taken nothing for longest.
 const MAX_KEPT: usize = 64 << 20;
@@ -57,14 +69,15 @@ impl Server {
     /// Serves clients until dropped. Runs within a [`tokio::task::LocalSet`].
     pub async fn serve<C: 'static>(&self, commands: Commands<C>, context: Rc<C>) {
         let connections = Connections::with_memory(MAX_CONNECTIONS, MAX_KEPT);
+        let service = Rc::new(Service { commands, context, waiting: Rc::default() });
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     let slot = connections.admit().await;
-                    let context = context.clone();
+                    let service = service.clone();
                     tokio::task::spawn_local(async move {
                         let ended = tokio::select! {
-                            ended = connection(stream, &slot, commands, &context) => ended,
+                            ended = connection(stream, &slot, &service) => ended,
                             () = slot.lost() => Err(Error::MadeRoom),
                         };
                         if let Err(e) = ended {
@@ -90,8 +103,28 @@ pub fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((UnixListener::from_std(listener)?, file))
 }
 
+/// What all connections share.
+struct Service<C: 'static> {
+    commands: Commands<C>,
+    context: Rc<C>,
+    /// There is one more of it for each client that waits for what others do.
+    waiting: Rc<()>,
+}
+
+impl<C> Service<C> {
+    /// Runs a command. What this returns beside the reply is kept as long as the client waits.
+    fn run(&self, request: &Request) -> (Reply, Option<Rc<()>>) {
+        let waiting = self.commands.is_slow(&request.method).then(|| self.waiting.clone());
+        if waiting.is_some() && Rc::strong_count(&self.waiting) > 1 + MAX_WAITING {
+            let problem = format!("{MAX_WAITING} clients wait for requests that take some time; try again");
+            return (Reply::Now(Err(problem)), None);
+        }
+        (self.commands.run(&self.context, &request.method, request.arguments()), waiting)
+    }
+}
+
 /// Answers the requests of one client, in order.
-async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C>, context: &C) -> Result<(), Error> {
+async fn connection<C>(mut stream: UnixStream, slot: &Slot, service: &Service<C>) -> Result<(), Error> {
     let mut framer = jsonrpc::framer(MAX_REQUEST);
     let mut chunk = vec![0; 4096];
     loop {
@@ -100,11 +133,17 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
             slot.working();
             RECEIVED.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("received request {}{}, id={}", request.method, json(&request.params), request.id);
-            match commands.run(context, &request.method, request.arguments()) {
+            let (to_do, waiting) = service.run(&request);
+            match to_do {
                 Reply::Now(outcome) => reply(&mut stream, slot, &request.id, outcome).await?,
                 Reply::Later(answer) => {
                     let ended = |_| Err("the thread that runs this command has ended".into());
-                    reply(&mut stream, slot, &request.id, answer.await.unwrap_or_else(ended)).await?;
+                    let outcome = tokio::select! {
+                        outcome = answer => outcome.unwrap_or_else(ended),
+                        () = gone(&stream) => return Err(Error::Gone),
+                    };
+                    drop(waiting);
+                    reply(&mut stream, slot, &request.id, outcome).await?;
                 }
                 Reply::Pieces(pieces) => reply_in_pieces(&mut stream, slot, request.id, pieces, 0).await?,
                 Reply::Stream(items) => {
@@ -133,8 +172,26 @@ async fn connection<C>(mut stream: UnixStream, slot: &Slot, commands: Commands<C
     }
 }
 
+/// Returns when the client has closed its connection, and not only its sending end.
+async fn gone(stream: &UnixStream) {
+    let has_hung_up = || {
+        let events = &mut [PollFd::new(stream, PollFlags::empty())];
+        poll(events, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    };
+    while !has_hung_up() {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
 /// Sends a reply that is there as a whole.
 async fn reply(stream: &mut UnixStream, slot: &Slot, id: &Value, outcome: Outcome) -> Result<(), Error> {
+    let outcome = match outcome {
+        Ok(text) if text.len() > LONG => {
+            let bytes = text.len();
+            return reply_in_pieces(stream, slot, id.clone(), parts(text), bytes).await;
+        }
+        other => other,
+    };
     REPLIED.fetch_add(1, Ordering::Relaxed);
     let (verdict, body) = match &outcome {
         Ok(text) => ("success", text),
@@ -143,6 +200,17 @@ async fn reply(stream: &mut UnixStream, slot: &Slot, id: &Value, outcome: Outcom
     tracing::debug!("replying with {verdict}, id={id}: {}", json(body));
     let bytes = jsonrpc::encode_reply(id, outcome);
     write(stream, slot, &bytes, bytes.len()).await
+}
+
+/// A text in parts.
+fn parts(text: String) -> Pieces {
+    let mut from = 0;
+    Box::new(move |out| {
+        let to = text.floor_char_boundary(from + PART);
+        out.push_str(&text[from..to]);
+        from = to;
+        from < text.len()
+    })
 }
 
 /// Sends a reply that is made meanwhile: a piece is made when the client has taken those before it. What it is made of takes
@@ -239,6 +307,8 @@ enum Error {
     Io(#[from] io::Error),
     #[error(transparent)]
     Protocol(#[from] FrameError),
+    #[error("the client has gone before its reply was there")]
+    Gone,
     #[error("the client ended in the middle of a request")]
     Truncated,
     #[error("the client does not read its reply")]
@@ -254,6 +324,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::unixctl::command::Run;
     use crate::unixctl::{Client, Command};
 
     /// How many lines have been made of each long text that has not been dropped, by its name.
@@ -295,76 +366,79 @@ mod tests {
             usage: "[TEXT]...",
             args: (0, usize::MAX),
             help: "Repeats.",
-            run: |(), args| Reply::Now(Ok(args.join(" "))),
+            run: Run::Quick(|(), args| Reply::Now(Ok(args.join(" ")))),
         },
         Command {
             name: "large",
             usage: "",
             args: (0, 0),
             help: "A large reply.",
-            run: |(), _| Reply::Now(Ok("x".repeat(8 << 20))),
+            run: Run::Quick(|(), _| Reply::Now(Ok("x".repeat(8 << 20)))),
         },
         Command {
             name: "medium",
             usage: "",
             args: (0, 0),
             help: "A reply that does not fit into the socket.",
-            run: |(), _| Reply::Now(Ok("x".repeat(1 << 19))),
+            run: Run::Quick(|(), _| Reply::Now(Ok("x".repeat(1 << 19)))),
         },
         Command {
             name: "lines",
             usage: "NAME N",
             args: (2, 2),
             help: "A text of N lines of 1 KiB, made in pieces.",
-            run: |(), args| {
+            run: Run::Quick(|(), args| {
                 let mut lines = Lines(args[0].clone(), args[1].parse().unwrap());
                 Reply::Pieces(Box::new(move |text| lines.add(text)))
-            },
+            }),
         },
         Command {
             name: "ticks",
             usage: "N",
             args: (1, 1),
             help: "Tells numbers up to N, as long as somebody listens.",
-            run: |(), args| Reply::Stream(ticks(args[0].parse().unwrap())),
+            run: Run::Slow(|(), args| Reply::Stream(ticks(args[0].parse().unwrap()))),
         },
         Command {
             name: "held",
             usage: "",
             args: (0, 0),
             help: "Answers when the test lets go of it.",
-            run: |(), _| {
-                let (reply, answer) = tokio::sync::oneshot::channel();
-                HELD.lock().unwrap().push(reply);
-                Reply::Later(answer)
-            },
+            run: Run::Quick(|(), _| held(&HELD)),
+        },
+        Command {
+            name: "awaited",
+            usage: "",
+            args: (0, 0),
+            help: "The same, as what others do.",
+            run: Run::Slow(|(), _| held(&AWAITED)),
         },
         Command {
             name: "holds up",
             usage: "",
             args: (0, 0),
             help: "Holds up everything until the test lets go of it.",
-            run: |(), _| {
+            run: Run::Quick(|(), _| {
                 let gate = GATE.lock().unwrap().take().unwrap();
                 Reply::Now(gate.recv().map_err(|e| e.to_string()))
-            },
+            }),
         },
         Command {
             name: "mark",
             usage: "NAME",
             args: (1, 1),
             help: "Notes who was served.",
-            run: |(), args| {
+            run: Run::Quick(|(), args| {
                 MARKS.lock().unwrap().push(args[0].clone());
                 Reply::Now(Ok(String::new()))
-            },
+            }),
         },
         Command {
             name: "dies",
             usage: "",
             args: (0, 0),
             help: "Never answers.",
-            run: |(), _| Reply::Later(tokio::sync::oneshot::channel().1),
+            run: Run::Slow(|(), _| Reply::Later(tokio::sync::oneshot::channel().1)),
         },
     ]];
 
@@ -398,6 +472,15 @@ mod tests {
 
     /// How many streams have found out that nobody listens.
     static STREAMS_GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+
+    /// Where a test answers what is asked of others.
+    static AWAITED: Mutex<Vec<tokio::sync::oneshot::Sender<Outcome>>> = Mutex::new(Vec::new());
+
+    fn held(by: &Mutex<Vec<tokio::sync::oneshot::Sender<Outcome>>>) -> Reply {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        by.lock().unwrap().push(reply);
+        Reply::Later(answer)
+    }
 
     /// Runs `test` against a server on a thread of its own.
     fn with_server(test: impl FnOnce(&Path)) {
@@ -464,6 +547,44 @@ mod tests {
                 assert_eq!(client.join().unwrap(), Ok("let go\n".into()));
             }
             assert_eq!(new.join().unwrap(), Ok("hi\n".into()));
+        });
+    }
+
+    #[test]
+    fn however_many_wait_for_others_there_is_room_and_who_has_gone_waits_no_more() {
+        with_server(|path| {
+            let ask = || {
+                let mut stream = UnixStdStream::connect(path).unwrap();
+                stream.write_all(&Request::new("awaited", &[]).encode()).unwrap();
+                stream
+            };
+            let waits = |count| {
+                let is_open = |reply: &&tokio::sync::oneshot::Sender<_>| !reply.is_closed();
+                while AWAITED.lock().unwrap().iter().filter(is_open).count() != count {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            let mut clients: Vec<_> = (0..MAX_WAITING).map(|_| ask()).collect();
+            waits(MAX_WAITING);
+            let mut client = Client::connect(path).unwrap();
+            for _ in 0..MAX_CONNECTIONS {
+                assert_eq!(Client::connect(path).unwrap().call("echo", &["hi".into()]).unwrap(), "hi\n");
+                assert!(client.call("awaited", &[]).unwrap_err().to_string().contains("48 clients wait"));
+            }
+            let mut last = clients.pop().unwrap();
+            drop(clients);
+            waits(1);
+            // Who says that it will ask for no more still waits for its answer.
+            last.shutdown(std::net::Shutdown::Write).unwrap();
+            clients = (1..MAX_WAITING).map(|_| ask()).collect();
+            waits(MAX_WAITING);
+            for reply in AWAITED.lock().unwrap().drain(..) {
+                let _ = reply.send(Ok("done".into()));
+            }
+            let mut text = String::new();
+            last.read_to_string(&mut text).unwrap();
+            assert!(text.contains("done"), "{text}");
+            drop(clients);
         });
     }
 

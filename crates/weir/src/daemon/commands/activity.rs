@@ -17,7 +17,7 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "weir/queues" "" (0, 0) now!(queues), "Receive queues, with the worker and the load of each, as JSON.";
     "weir/upcalls" "" (0, 0) now!(upcalls), "Counters of the slow path, and of the flows that it makes, as JSON.";
     "weir/connections" "" (0, 0) now!(connections), "Counts of tracked connections, as JSON.";
-    "weir/top" "flows|rules|drops|pairs [most=N] [by=packets|bytes] [port=PORT] [bridge=BRIDGE] [rule=BRIDGE/ID] [interval=SECONDS]" (1, 7) top,
+    "weir/top" "flows|rules|drops|pairs [most=N] [by=packets|bytes] [port=PORT] [bridge=BRIDGE] [rule=BRIDGE/ID] [interval=SECONDS]" (1, 7) slow!(top),
         "The flows of the datapath, OpenFlow rules, drops or pairs of ports with the most traffic, measured over an interval, as JSON.";
 };
 

@@ -9,23 +9,30 @@ use std::sync::Arc;
 use datapath::{Datapath, PortNo};
 use ofproto::DatapathType;
 use ports::registry::PortSpec;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::{Context, dpctl_error as error};
 use crate::daemon::separate::{NewPort, SeparateDatapaths};
+use crate::places::Places;
 use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
 
 const ANY: usize = usize::MAX;
 
+/// How many changes are under way at a time.
+static PLACES: Semaphore = Semaphore::const_new(16);
+
+/// Requests to take ports from bridges, also those of clients that have gone.
+static LEAVING: Places = Places::new(64);
+
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/dump-dps" "" (0, 0) now!(list), "Names of the datapaths.";
-    "dpctl/add-dp" "dp [iface...]" (1, ANY) add_dp, "Makes a datapath that no bridge uses.";
-    "dpctl/del-dp" "dp" (1, 1) del_dp, "Ends a datapath that no bridge uses, with its ports and flows.";
-    "dpctl/add-if" "dp iface..." (2, ANY) add_if, "Adds ports to a datapath that no bridge uses.";
+    "dpctl/add-dp" "dp [iface...]" (1, ANY) slow!(add_dp), "Makes a datapath that no bridge uses.";
+    "dpctl/del-dp" "dp" (1, 1) slow!(del_dp), "Ends a datapath that no bridge uses, with its ports and flows.";
+    "dpctl/add-if" "dp iface..." (2, ANY) slow!(add_if), "Adds ports to a datapath that no bridge uses.";
     "dpctl/set-if" "dp iface..." (2, ANY) now!(set_if), "Says of ports what they are already; changes nothing.";
-    "dpctl/del-if" "dp iface..." (2, ANY) del_if,
+    "dpctl/del-if" "dp iface..." (2, ANY) slow!(del_if),
         "Takes ports from a datapath; those of a bridge until its next configuration.";
 };
 
@@ -88,16 +95,10 @@ fn on_a_thread(
     change: impl FnOnce(&SeparateDatapaths) -> Result<(), String> + Send + 'static,
 ) -> Reply {
     let (separate, program) = (context.engine.separate.clone(), context.log.program().to_owned());
-    let (reply, answer) = oneshot::channel();
-    let changing = std::thread::Builder::new().name("datapath-change".into()).spawn(move || {
+    Reply::on_thread("datapath-change", &PLACES, move || {
         let outcome = change(&separate).map(|()| String::new());
-        // The receiver may have been dropped meanwhile.
-        let _ = reply.send(outcome.map_err(|problem| format!("{program}: {problem}\n")));
-    });
-    match changing {
-        Ok(_) => Reply::Later(answer),
-        Err(e) => Reply::Now(Err(format!("cannot start a thread that changes the datapath: {e}"))),
-    }
+        outcome.map_err(|problem| format!("{program}: {problem}\n"))
+    })
 }
 
 fn add_dp(context: &Context, args: &[String]) -> Reply {
@@ -267,6 +268,10 @@ fn del_if(context: &Context, args: &[String]) -> Reply {
 
 /// A port of a bridge goes by the thread that configures bridges, so that its OpenFlow port goes with it.
 fn del_if_of_bridge(context: &Context, datapath: &str, ports: Vec<String>) -> Reply {
+    let Some(place) = LEAVING.take() else {
+        let problem = format!("{} others delete ports already; try again", LEAVING.most());
+        return Reply::Now(Err(error(context, &problem)));
+    };
     let (reply, answer) = oneshot::channel();
     let mut going = Vec::new();
     for port in ports {
@@ -282,7 +287,9 @@ fn del_if_of_bridge(context: &Context, datapath: &str, ports: Vec<String>) -> Re
     let removing = context.configurator.take_from_datapath(going);
     let (program, datapath) = (context.log.program().to_owned(), datapath.to_owned());
     tokio::task::spawn_local(async move {
-        if let Ok(outcome) = removing.await {
+        let removed = removing.await;
+        drop(place);
+        if let Ok(outcome) = removed {
             let failed = |problem| format!("{program}: deleting ports from {datapath} failed ({problem})\n");
             // The receiver may have been dropped meanwhile.
             let _ = reply.send(outcome.map_err(failed));

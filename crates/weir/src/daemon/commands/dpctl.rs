@@ -36,11 +36,11 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/del-flow" "[dp] flow" (1, 2) now!(del_flow), "Removes a datapath flow.";
     "dpctl/add-flows" "[dp] file" (1, 2) now!(add_flows), "Adds the flows that a file lists.";
     "dpctl/mod-flows" "[dp] file" (1, 2) now!(mod_flows), "Changes the flows that a file lists.";
-    "dpctl/del-flows" "[dp] [file]" (0, 2) del_flows, "Removes the flows that a file lists, or all.";
+    "dpctl/del-flows" "[dp] [file]" (0, 2) slow!(del_flows), "Removes the flows that a file lists, or all.";
     "dpctl/parse-actions" "actions" (1, ANY) now!(parse_actions), "Checks datapath actions and prints them.";
     "dpctl/normalize-actions" "flow actions [NAME=NUMBER]..." (2, ANY) now!(normalize_actions),
         "Groups datapath actions by the headers of the packets that they get.";
-    "dpctl/list-commands" "" (0, 0) |_, _| Reply::Now(Ok(list())), "Lists these commands.";
+    "dpctl/list-commands" "" (0, 0) quick!(|_, _| Reply::Now(Ok(list()))), "Lists these commands.";
 };
 
 fn list() -> String {

@@ -14,7 +14,7 @@ use packet::{Key, Time};
 
 use super::Context;
 use super::ports::parse_hex;
-use super::trace::{as_parsed, find_flow, of_frame};
+use super::trace::{PLACES, as_parsed, find_flow, of_frame};
 use crate::daemon::drops::drop_rule;
 use crate::explain::outcome::Outcome;
 use crate::explain::report;
@@ -47,7 +47,7 @@ pub fn start(
         Err(problem) => return Reply::Now(Err(problem)),
     };
     let (switch, datapath) = (context.engine.switch.clone(), context.engine.datapath.clone());
-    Reply::on_thread("explain", move || answer(asked.explain(&switch, &datapath)?))
+    Reply::on_thread("explain", &PLACES, move || answer(asked.explain(&switch, &datapath)?))
 }
 
 /// What is to be explained.

@@ -15,7 +15,7 @@ use crate::unixctl::command::{Outcome, Reply};
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "dpif/show-dp-features" "bridge" (1, 1) now!(show), "What the datapath of a bridge can do.";
-    "dpif/set-dp-features" "bridge" (1, 3) set,
+    "dpif/set-dp-features" "bridge" (1, 3) slow!(set),
         "What the datapath of a bridge can do; a feature can be set to what it is.";
     "ofproto/tnl-push-pop" "[on]|[off]" (1, 1) now!(tunnel_push_pop),
         "Whether packets are put into tunnels and taken out of them. Without, what is sent to a tunnel port ends there.";

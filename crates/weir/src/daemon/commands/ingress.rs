@@ -2,7 +2,7 @@
 
 use ingress::ebpf::map::{Map, text};
 use ingress::{RuleSet, rule};
-use tokio::sync::oneshot;
+use tokio::sync::Semaphore;
 
 use super::Context;
 use super::reports::json;
@@ -14,15 +14,17 @@ use crate::unixctl::command::{Outcome, Reply};
 
 /// The commands.
 pub static COMMANDS: &[Command<Context>] = commands! {
-    "ingress/add" "PORT RULES..." (2, usize::MAX) |context, args| change(context, args, added),
+    "ingress/add" "PORT RULES..." (2, usize::MAX) slow!(|context, args| change(context, args, added)),
         "Adds rules behind those of a port's ingress filter.";
-    "ingress/set" "PORT [RULES...]" (1, usize::MAX) |context, args| change(context, args, |_, rules| Ok(Some(rules.into()))),
+    "ingress/set" "PORT [RULES...]" (1, usize::MAX) slow!(|context, args| {
+        change(context, args, |_, rules| Ok(Some(rules.into())))
+    }),
         "Replaces the rules of a port's ingress filter.";
-    "ingress/del" "PORT [NUMBER|RULES...]" (1, usize::MAX) |context, args| change(context, args, remaining),
+    "ingress/del" "PORT [NUMBER|RULES...]" (1, usize::MAX) slow!(|context, args| change(context, args, remaining)),
         "Removes a rule by its number, rules by their text, or the whole ingress filter of a port.";
-    "ingress/load" "PORT FILE [PROGRAM]" (2, 3) load,
+    "ingress/load" "PORT FILE [PROGRAM]" (2, 3) slow!(load),
         "Puts an XDP program of an object file behind the rules of a port, in the place of the one that is there.";
-    "ingress/unload" "PORT" (1, 1) load, "Takes the XDP program of a port away.";
+    "ingress/unload" "PORT" (1, 1) slow!(load), "Takes the XDP program of a port away.";
     "ingress/map" "PORT NAME [KEY [VALUE]]" (2, 4) now!(map),
         "The elements of a map of a port's XDP program, or the value of a key; or sets it.";
     "ingress/unmap" "PORT NAME KEY" (3, 3) now!(unmap), "Removes a key from a map of a port's XDP program.";
@@ -34,6 +36,9 @@ pub static COMMANDS: &[Command<Context>] = commands! {
 
 /// Makes the text of the rules from those in force and an argument; `None`: there is to be no filter.
 type Change = fn(Option<&RuleSet>, &str) -> Result<Option<String>, String>;
+
+/// How many changes are under way at a time.
+static PLACES: Semaphore = Semaphore::const_new(16);
 
 /// The most elements of a map that are shown.
 const MAX_ELEMENTS: usize = 100_000;
@@ -64,15 +69,7 @@ fn on_a_thread(
         return Reply::Now(Err(problem));
     }
     let filters = context.engine.ingress.clone();
-    let (reply, answer) = oneshot::channel();
-    let compiling = std::thread::Builder::new().name("ingress-compiler".into()).spawn(move || {
-        // The receiver may have been dropped meanwhile.
-        let _ = reply.send(change(&filters).map(|()| String::new()));
-    });
-    match compiling {
-        Ok(_) => Reply::Later(answer),
-        Err(e) => Reply::Now(Err(format!("cannot start a thread that compiles the filter: {e}"))),
-    }
+    Reply::on_thread("ingress-compiler", &PLACES, move || change(&filters).map(|()| String::new()))
 }
 
 /// Whether a port can have a filter.

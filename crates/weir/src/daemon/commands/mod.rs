@@ -66,14 +66,28 @@ macro_rules! commands {
 /// Wraps a command that answers at once.
 macro_rules! now {
     ($run:path) => {
-        |context, args| $crate::unixctl::command::Reply::Now($run(context, args))
+        $crate::unixctl::command::Run::Quick(|context, args| $crate::unixctl::command::Reply::Now($run(context, args)))
     };
 }
 
 /// Wraps a command that answers piece by piece.
 macro_rules! pieces {
     ($run:path) => {
-        |context, args| $run(context, args).into()
+        $crate::unixctl::command::Run::Quick(|context, args| $run(context, args).into())
+    };
+}
+
+/// Wraps a command that says by itself how it answers, at once or piece by piece.
+macro_rules! quick {
+    ($run:expr) => {
+        $crate::unixctl::command::Run::Quick($run)
+    };
+}
+
+/// Wraps a command whose client waits for what others do.
+macro_rules! slow {
+    ($run:expr) => {
+        $crate::unixctl::command::Run::Slow($run)
     };
 }
 
@@ -207,7 +221,7 @@ static COMMANDS: &[Command<Context>] = commands! {
     "help" "[COMMAND]" (0, 1) now!(help), "Says what a command does, or lists all.";
     "version" "" (0, 0) now!(version), "Prints the version of the daemon.";
     "exit" "[--cleanup]" (0, 1) now!(exit), "Ends the daemon, and removes its sockets and devices.";
-    "reload" "" (0, 0) |context, _| Reply::Later(context.reloader.reload()),
+    "reload" "" (0, 0) slow!(|context, _| Reply::Later(context.reloader.reload())),
         "Reads the configuration again and applies what changed.";
 
     "weir/show" "" (0, 0) now!(reports::show), "Bridges, ports and controllers, as JSON.";
@@ -222,25 +236,25 @@ static COMMANDS: &[Command<Context>] = commands! {
         "How many packets were verified (other_config:verify-sampling), and where caches and tables disagree.";
 
     "weir/tap" "[--drops] [--rx|--tx|--both] [--count=N] [--snaplen=N] [--rate=N] [--format=text|json|pcapng] [--port=PORT]... \
-                [--filter=FILTER] [--check] [PORT]... [FILTER]" (0, usize::MAX) tap::start,
+                [--filter=FILTER] [--check] [PORT]... [FILTER]" (0, usize::MAX) slow!(tap::start),
         "Shows packets as they pass, with what becomes of each, by notifications until the client sends or closes; for \"weir tap\".";
 
-    "weir/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::report),
+    "weir/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) slow!(trace::report),
         "What ofproto/trace says, as JSON.";
 
-    "weir/explain" "[--port=PORT] [--ct-next=STATE]... [BRIDGE] {PACKET | FLOW}" (1, usize::MAX) explain::report,
+    "weir/explain" "[--port=PORT] [--ct-next=STATE]... [BRIDGE] {PACKET | FLOW}" (1, usize::MAX) slow!(explain::report),
         "What decides what becomes of a packet, and what would decide otherwise, as JSON.";
 
-    "weir/diff" "BRIDGE [--flows=FILE] [--expect=FILE] [--replace] [--commit] [--most=N] [--interval=SECONDS]" (2, usize::MAX) diff::start,
+    "weir/diff" "BRIDGE [--flows=FILE] [--expect=FILE] [--replace] [--commit] [--most=N] [--interval=SECONDS]" (2, usize::MAX) slow!(diff::start),
         "What changes of flows would do to the traffic that there is, as JSON.";
 
     "ofproto/list" "" (0, 0) now!(ports::list_bridges), "Names of the bridges.";
     "ofproto/list-tunnels" "" (0, 0) now!(ports::list_tunnels), "The tunnel ports and what packets they take.";
     "tnl/ports/show" "-v" (0, 1) now!(ports::listening), "The datapath's ports at which packets come out of tunnels.";
-    "ofproto/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) now!(trace::text),
+    "ofproto/trace" "{[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET]" (1, usize::MAX) slow!(trace::text),
         "Explains what the tables do to a packet. Nothing is learnt from it unless it is given or generated.";
     "ofproto/trace-packet-out" "[-consistent] {[DP] ODP_FLOW | BRIDGE FLOW} [OPTIONS...] [-generate|PACKET] ACTIONS"
-        (2, usize::MAX) now!(trace::packet_out_text), "Explains what actions of a packet-out do to a packet.";
+        (2, usize::MAX) slow!(trace::packet_out_text), "Explains what actions of a packet-out do to a packet.";
     "bridge/reconnect" "[BRIDGE]" (0, 1) now!(ports::reconnect),
         "Makes the connections to a bridge's controllers, or to all, anew.";
     "bridge/dump-flows" "[--offload-stats] BRIDGE" (1, 2) pieces!(flows::bridge_dump),
@@ -253,7 +267,7 @@ static COMMANDS: &[Command<Context>] = commands! {
     "export/show" "[BRIDGE]" (0, 1) now!(export::show),
         "What bridges export by sFlow, NetFlow and IPFIX, and how it stands with their collectors.";
 
-    "fdb/show" "BRIDGE" (1, 1) ports::fdb_show, "Learnt addresses of a bridge.";
+    "fdb/show" "BRIDGE" (1, 1) quick!(ports::fdb_show), "Learnt addresses of a bridge.";
     "fdb/flush" "[BRIDGE]" (0, 1) now!(ports::fdb_flush), "Forgets the learnt addresses of one bridge or all.";
     "fdb/add" "BRIDGE PORT VLAN MAC" (4, 4) now!(ports::fdb_add), "Adds a static address.";
     "fdb/del" "BRIDGE VLAN MAC" (3, 3) now!(ports::fdb_del), "Removes an address.";
@@ -283,10 +297,10 @@ static COMMANDS: &[Command<Context>] = commands! {
         "Gives a dummy port an IPv6 address.";
     "netdev-dummy/set-admin-state" "[NETDEV] up|down" (1, 2) now!(dummy::set_admin_state),
         "Enables or disables one dummy port or all.";
-    "dpif-dummy/change-port-number" "dp port new-number" (3, 3) dummy::change_port_number,
+    "dpif-dummy/change-port-number" "dp port new-number" (3, 3) slow!(dummy::change_port_number),
         "Gives a dummy port of the bridges' datapath another number there; for tests.";
     "time/stop" "" (0, 0) now!(time::stop), "Stops the daemon's clock; for tests.";
-    "time/warp" "[LARGE_MSECS] MSECS" (1, 2) time::warp,
+    "time/warp" "[LARGE_MSECS] MSECS" (1, 2) slow!(time::warp),
         "Moves the daemon's clock by MSECS, or by LARGE_MSECS in steps of MSECS; for tests.";
 };
 

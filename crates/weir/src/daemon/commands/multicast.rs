@@ -12,7 +12,7 @@ use crate::unixctl::command::Outcome;
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
-    "mdb/show" "BRIDGE" (1, 1) show, "Multicast groups and routers that a bridge has learnt.";
+    "mdb/show" "BRIDGE" (1, 1) quick!(show), "Multicast groups and routers that a bridge has learnt.";
     "mdb/flush" "[BRIDGE]" (0, 1) now!(flush), "Forgets the multicast groups and routers of one bridge or all.";
 };
 

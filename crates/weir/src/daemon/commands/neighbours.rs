@@ -13,11 +13,11 @@ use crate::unixctl::{Command, Pieces};
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
-    "tnl/neigh/show" "" (0, 0) |context, _| Ok(show(context)).into(), "MAC addresses of the next hops of tunnels.";
+    "tnl/neigh/show" "" (0, 0) quick!(|context, _| Ok(show(context)).into()), "MAC addresses of the next hops of tunnels.";
     "tnl/neigh/set" "BRIDGE IP MAC" (3, 3) now!(set), "Sets the MAC address of a next hop.";
     "tnl/neigh/flush" "" (0, 0) now!(flush), "Forgets the next hops, but for those that the kernel knows.";
     "tnl/neigh/aging" "[SECS]" (0, 1) now!(aging), "Shows or sets for how long a next hop is known that is not used.";
-    "tnl/arp/show" "" (0, 0) |context, _| Ok(show(context)).into(), "The same as tnl/neigh/show.";
+    "tnl/arp/show" "" (0, 0) quick!(|context, _| Ok(show(context)).into()), "The same as tnl/neigh/show.";
     "tnl/arp/set" "BRIDGE IP MAC" (3, 3) now!(set), "The same as tnl/neigh/set.";
     "tnl/arp/flush" "" (0, 0) now!(flush), "The same as tnl/neigh/flush.";
     "tnl/arp/aging" "[SECS]" (0, 1) now!(aging), "The same as tnl/neigh/aging.";

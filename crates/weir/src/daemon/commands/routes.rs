@@ -16,7 +16,7 @@ use crate::unixctl::{Command, Pieces};
 pub const COMMANDS: &[Command<Context>] = commands! {
     "ovs/route/add" "ip_addr/prefix_len out_br_name [gw] [pkt_mark=mark]" (2, 4) now!(add),
         "Adds a route for tunnels, which counts before those of the kernel.";
-    "ovs/route/show" "" (0, 0) |context, _| Ok(show(context)).into(),
+    "ovs/route/show" "" (0, 0) quick!(|context, _| Ok(show(context)).into()),
         "Routes for tunnels: those of the kernel, and those that were added.";
     "ovs/route/del" "ip_addr/prefix_len [pkt_mark=mark]" (1, 2) now!(del), "Removes a route that was added.";
     "ovs/route/lookup" "ip_addr [pkt_mark=mark]" (1, 2) now!(lookup),

@@ -8,27 +8,28 @@ use tokio::sync::oneshot;
 
 use super::Context;
 use super::datapaths::of_bridges;
+use crate::places::Places;
 use crate::unixctl::Command;
 use crate::unixctl::command::{Outcome, Reply};
 
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "upcall/show" "" (0, 0) now!(show), "Flows of the datapath, their limit, and how long a round over them takes.";
-    "upcall/disable-megaflows" "" (0, 0) |context, _| set_megaflows(context, false),
+    "upcall/disable-megaflows" "" (0, 0) slow!(|context, _| set_megaflows(context, false)),
         "Makes a flow of its own for each connection; for tests.";
-    "upcall/enable-megaflows" "" (0, 0) |context, _| set_megaflows(context, true),
+    "upcall/enable-megaflows" "" (0, 0) slow!(|context, _| set_megaflows(context, true)),
         "Makes flows that many connections share.";
     "upcall/disable-ufid" "" (0, 0) now!(disable_ufid), "Has flows shown whole where they are logged; for tests.";
     "upcall/enable-ufid" "" (0, 0) now!(enable_ufid), "Has them shown by their identifiers.";
     "upcall/set-flow-limit" "flow-limit-number" (1, 1) now!(set_flow_limit),
         "Sets the most flows that the datapath may have.";
-    "revalidator/wait" "" (0, 0) |context, _| when_done(context, FlowRequest::Revalidate, String::new),
+    "revalidator/wait" "" (0, 0) slow!(|context, _| when_done(context, FlowRequest::Revalidate, String::new)),
         "Returns when all datapath flows are up to date.";
-    "revalidator/purge" "" (0, 0) |context, _| when_done(context, FlowRequest::Purge, String::new),
+    "revalidator/purge" "" (0, 0) slow!(|context, _| when_done(context, FlowRequest::Purge, String::new)),
         "Removes every datapath flow.";
     "revalidator/pause" "" (0, 0) now!(pause), "Leaves datapath flows as they are; for tests.";
     "revalidator/resume" "" (0, 0) now!(resume), "Brings datapath flows up to date again.";
-    "memory/show" "" (0, 0) |context, _| Reply::Now(Ok(memory(context))), "How many there are of what takes memory.";
+    "memory/show" "" (0, 0) quick!(|context, _| Reply::Now(Ok(memory(context)))), "How many there are of what takes memory.";
 };
 
 fn show(context: &Context, _: &[String]) -> Outcome {
@@ -54,6 +55,9 @@ fn show(context: &Context, _: &[String]) -> Outcome {
     Ok(text)
 }
 
+/// Requests that wait for a round over all flows, also for clients that have gone.
+static PLACES: Places = Places::new(64);
+
 /// How many flows each revalidator has: one has all, several have what they looked at in the last round.
 fn keys(stats: &RevalidationStats, flows: usize) -> Vec<usize> {
     if stats.by_thread.len() > 1 { stats.by_thread.clone() } else { vec![flows] }
@@ -72,9 +76,17 @@ pub(super) fn when_done(
     request: FlowRequest,
     answer: impl FnOnce() -> String + Send + 'static,
 ) -> Reply {
+    let Some(place) = PLACES.take() else {
+        let problem = format!("{} others wait for all flows already; try again", PLACES.most());
+        return Reply::Now(Err(problem));
+    };
     let (reply, outcome) = oneshot::channel();
-    // The client may have gone.
-    context.engine.switch.request(request, Box::new(move || drop(reply.send(Ok(answer())))));
+    let done = move || {
+        drop(place);
+        // The client may have gone.
+        let _ = reply.send(Ok(answer()));
+    };
+    context.engine.switch.request(request, Box::new(done));
     Reply::Later(outcome)
 }
 

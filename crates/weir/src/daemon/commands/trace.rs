@@ -1,70 +1,110 @@
 //! `ofproto/trace`: what the tables do to a packet, explained.
 
+use std::sync::Arc;
+
+use ofproto::Switch;
 use ofproto::trace::{Request, Trace, parse_ct_state};
-use openflow::Match;
-use packet::flow::text::{Items, NoNames};
+use openflow::{Action, Match};
+use packet::flow::text::{Items, NoNames, PortNames};
 use packet::flow::{BlockId, VLAN_PRESENT, VlanLimit, compose, extract, tun_flags};
 use packet::{Field, Key};
+use tokio::sync::Semaphore;
 
 use super::Context;
 use super::datapaths::find_of_bridges;
 use super::ports::parse_hex;
 use super::reports::json;
 use crate::flow_text::Names;
-use crate::unixctl::command::Outcome;
+use crate::unixctl::command::{Outcome, Reply};
 
+/// How many packets are traced or explained at a time, by HTTP, too.
+pub(super) static PLACES: Semaphore = Semaphore::const_new(2);
 /// The most data that `--l7-len` may ask for, in bytes: more does not fit into a packet.
 const MAX_PAYLOAD: usize = 64_000;
 /// The Ethernet type of a frame without one, as in [`packet::flow::block::Common`].
 const NO_ETHERNET_TYPE: u16 = 0x05ff;
 
 /// `ofproto/trace`.
-pub fn text(context: &Context, args: &[String]) -> Outcome {
-    Ok(trace(context, args, None)?.text())
+pub fn text(context: &Context, args: &[String]) -> Reply {
+    on_thread(Asked::read(context, args, None), |trace| Ok(trace.text()))
 }
 
 /// `ofproto/trace-packet-out`.
-pub fn packet_out_text(context: &Context, args: &[String]) -> Outcome {
+pub fn packet_out_text(context: &Context, args: &[String]) -> Reply {
     // Whether every version of OpenFlow has the actions is of no concern here.
     let args: Vec<String> = args.iter().filter(|arg| *arg != "-consistent").cloned().collect();
-    let Some((actions, args)) = args.split_last() else { return Err("the actions are missing".into()) };
-    Ok(trace(context, args, Some(actions))?.text())
+    let Some((actions, args)) = args.split_last() else { return Reply::Now(Err("the actions are missing".into())) };
+    on_thread(Asked::read(context, args, Some(actions)), |trace| Ok(trace.text()))
 }
 
 /// `weir/trace`.
-pub fn report(context: &Context, args: &[String]) -> Outcome {
-    json(&trace(context, args, None)?)
+pub fn report(context: &Context, args: &[String]) -> Reply {
+    on_thread(Asked::read(context, args, None), |trace| json(&trace))
 }
 
-/// `actions` are those of a packet-out, instead of the tables.
-fn trace(context: &Context, args: &[String], actions: Option<&String>) -> Result<Trace, String> {
-    let arguments = TraceArguments::parse(args)?;
-    let (bridge, mut key) = find_flow(context, &arguments.words)?;
-    let limit = context.engine.switch.settings().vlan_limit;
-    let frame = match (arguments.generate, arguments.frame) {
-        (true, _) => Some(compose(&key, &arguments.payload)),
-        (false, frame) => frame.inspect(|frame| key = of_frame(frame, &key, limit)),
-    };
-    key = as_parsed(key, limit);
-    let no_bridge = || format!("{bridge}: unknown bridge");
-    let handle = context.engine.switch.bridge(&bridge).ok_or_else(no_bridge)?;
-    let (ports, datapath_ports) = (Names::of_bridge(&handle), Names::of_datapath(&context.engine.datapath));
-    let actions = actions.map(|text| {
-        let actions = openflow::text::parse_actions(text, &ports).map_err(|error| error.to_string())?;
-        handle.check_packet_out(&actions).map_err(|error| format!("Bad actions: {error}"))?;
-        Ok::<_, String>(actions)
-    });
-    let actions = actions.transpose()?;
-    let request = Request {
-        bridge: &bridge,
-        key: &key,
-        actions: actions.as_deref(),
-        packet: frame.as_deref(),
-        ct_next: &arguments.ct_next,
-        ports: if arguments.names { &ports } else { &NoNames },
-        datapath_ports: if arguments.names { &datapath_ports } else { &NoNames },
-    };
-    ofproto::trace::trace(&context.engine.switch, &request).ok_or_else(no_bridge)
+/// Traces on a thread of its own, where the answer is made, too: one packet can pass very many flows.
+fn on_thread(asked: Result<Asked, String>, answer: fn(Trace) -> Outcome) -> Reply {
+    match asked {
+        Ok(asked) => Reply::on_thread("trace", &PLACES, move || answer(asked.trace()?)),
+        Err(problem) => Reply::Now(Err(problem)),
+    }
+}
+
+/// What is to be traced.
+struct Asked {
+    switch: Arc<Switch>,
+    bridge: String,
+    key: Key,
+    frame: Option<Vec<u8>>,
+    actions: Option<Vec<Action>>,
+    ct_next: Vec<u32>,
+    /// Of the bridge and of the datapath, where names are to be shown.
+    names: Option<(Names, Names)>,
+}
+
+impl Asked {
+    /// `actions` are those of a packet-out, instead of the tables.
+    fn read(context: &Context, args: &[String], actions: Option<&String>) -> Result<Asked, String> {
+        let arguments = TraceArguments::parse(args)?;
+        let (bridge, mut key) = find_flow(context, &arguments.words)?;
+        let limit = context.engine.switch.settings().vlan_limit;
+        let frame = match (arguments.generate, arguments.frame) {
+            (true, _) => Some(compose(&key, &arguments.payload)),
+            (false, frame) => frame.inspect(|frame| key = of_frame(frame, &key, limit)),
+        };
+        key = as_parsed(key, limit);
+        let handle = context.engine.switch.bridge(&bridge).ok_or_else(|| unknown(&bridge))?;
+        let ports = Names::of_bridge(&handle);
+        let actions = actions.map(|text| {
+            let actions = openflow::text::parse_actions(text, &ports).map_err(|error| error.to_string())?;
+            handle.check_packet_out(&actions).map_err(|error| format!("Bad actions: {error}"))?;
+            Ok::<_, String>(actions)
+        });
+        let (switch, actions, ct_next) = (context.engine.switch.clone(), actions.transpose()?, arguments.ct_next);
+        let names = arguments.names.then(|| (ports, Names::of_datapath(&context.engine.datapath)));
+        Ok(Asked { switch, bridge, key, frame, actions, ct_next, names })
+    }
+
+    fn trace(self) -> Result<Trace, String> {
+        let (ports, datapath_ports): (&dyn PortNames, &dyn PortNames) = match &self.names {
+            Some((ports, datapath_ports)) => (ports, datapath_ports),
+            None => (&NoNames, &NoNames),
+        };
+        let request = Request {
+            bridge: &self.bridge,
+            key: &self.key,
+            actions: self.actions.as_deref(),
+            packet: self.frame.as_deref(),
+            ct_next: &self.ct_next,
+            ports,
+            datapath_ports,
+        };
+        ofproto::trace::trace(&self.switch, &request).ok_or_else(|| unknown(&self.bridge))
+    }
+}
+
+fn unknown(bridge: &str) -> String {
+    format!("{bridge}: unknown bridge")
 }
 
 /// The arguments without options, and the packet taken off their end.

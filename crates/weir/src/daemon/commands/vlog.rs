@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::unixctl::Command;
-use crate::unixctl::command::{Outcome, Reply};
+use crate::unixctl::command::{Outcome, Reply, Run};
 use crate::vlog::{Destination, LogChange, Logger, Module};
 
 /// A context that commands can change the logging of.
@@ -21,52 +21,52 @@ pub const fn commands<C: Logs>() -> [Command<C>; 7] {
             usage: "{spec | PATTERN:destination:pattern}",
             args: (0, ANY),
             help: "Sets levels as [MODULE][:DESTINATION][:LEVEL], or the form of lines.",
-            run: |context, args| Reply::Now(set(context.log(), args)),
+            run: Run::Quick(|context, args| Reply::Now(set(context.log(), args))),
         },
         Command {
             name: "vlog/list",
             usage: "",
             args: (0, 0),
             help: "Lists the modules with their level for each destination.",
-            run: |context, _| Reply::Now(Ok(list(context.log()))),
+            run: Run::Quick(|context, _| Reply::Now(Ok(list(context.log())))),
         },
         Command {
             name: "vlog/list-pattern",
             usage: "",
             args: (0, 0),
             help: "Lists the form of lines for each destination.",
-            run: |context, _| Reply::Now(Ok(list_patterns(context.log()))),
+            run: Run::Quick(|context, _| Reply::Now(Ok(list_patterns(context.log())))),
         },
         Command {
             name: "vlog/enable-rate-limit",
             usage: "[module]...",
             args: (0, ANY),
             help: "Limits the warnings of modules, or of all.",
-            run: |context, args| Reply::Now(set_limited(context.log(), args, true)),
+            run: Run::Quick(|context, args| Reply::Now(set_limited(context.log(), args, true))),
         },
         Command {
             name: "vlog/disable-rate-limit",
             usage: "[module]...",
             args: (0, ANY),
             help: "Limits the warnings of modules, or of all, no longer.",
-            run: |context, args| Reply::Now(set_limited(context.log(), args, false)),
+            run: Run::Quick(|context, args| Reply::Now(set_limited(context.log(), args, false))),
         },
         Command {
             name: "vlog/reopen",
             usage: "",
             args: (0, 0),
             help: "Opens the log file anew, after it was renamed.",
-            run: |context, _| Reply::Now(reopen(context.log())),
+            run: Run::Quick(|context, _| Reply::Now(reopen(context.log()))),
         },
         Command {
             name: "vlog/close",
             usage: "",
             args: (0, 0),
             help: "Closes the log file, until vlog/reopen.",
-            run: |context, _| {
+            run: Run::Quick(|context, _| {
                 context.log().close();
                 Reply::Now(Ok(String::new()))
-            },
+            }),
         },
     ]
 }

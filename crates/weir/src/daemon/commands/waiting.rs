@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::vlog;
-use crate::unixctl::command::Reply;
+use crate::unixctl::command::{Reply, Run};
 use crate::unixctl::{Command, Commands};
 use crate::vlog::Logger;
 
@@ -38,23 +38,23 @@ static COMMANDS: &[Command<WaitingContext>] = &[
         usage: "[--cleanup]",
         args: (0, 1),
         help: "Ends the daemon.",
-        run: |context, _| {
+        run: Run::Quick(|context, _| {
             context.exit.notify_one();
             Reply::Now(Ok(String::new()))
-        },
+        }),
     },
     Command {
         name: "list-commands",
         usage: "",
         args: (0, 0),
         help: "Lists the commands with their arguments.",
-        run: |_, _| Reply::Now(Ok(TABLE.list())),
+        run: Run::Quick(|_, _| Reply::Now(Ok(TABLE.list()))),
     },
     Command {
         name: "version",
         usage: "",
         args: (0, 0),
         help: "Prints the version of the daemon.",
-        run: |context, _| Reply::Now(Ok(context.version.clone())),
+        run: Run::Quick(|context, _| Reply::Now(Ok(context.version.clone()))),
     },
 ];

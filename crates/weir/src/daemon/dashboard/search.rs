@@ -11,6 +11,7 @@ use datapath::text::{Context as Style, format_flow};
 use ofproto::{Bridge, RuleId, Switch};
 use openflow::TableId;
 use openflow::text::flow::format_flow_stats;
+use tokio::sync::Semaphore;
 
 use super::{of_reply, with_query};
 use crate::daemon::commands::Context;
@@ -34,6 +35,9 @@ const USUAL: u64 = 50;
 /// OpenFlow flows that are described at a time.
 const PIECE: usize = 256;
 
+/// How many are under way at a time.
+static PLACES: Semaphore = Semaphore::const_new(2);
+
 /// Niceness of the thread: forwarding and everything else comes first.
 const NICE: i32 = 10;
 
@@ -56,7 +60,7 @@ pub fn report(context: &Context, query: Option<&str>) -> Answer {
             }
             Some(other) => return Err(format!("of={other}: openflow or datapath")),
         };
-        Ok(of_reply(Reply::on_thread("search", move || {
+        Ok(of_reply(Reply::on_thread("search", &PLACES, move || {
             if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
                 tracing::debug!("search: cannot give way to others: {e}");
             }

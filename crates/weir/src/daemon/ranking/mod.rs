@@ -197,6 +197,8 @@ impl Ranker {
 
     /// Has a question wait until its interval is over; one that is the first about its subject has it begin.
     fn take(&mut self, (question, reply): Asked) {
+        // Those whose client has gone are not in the way.
+        self.waiting.retain(|waiting| !waiting.reply.is_closed());
         if self.waiting.len() >= MAX_QUESTIONS {
             // The client may have gone.
             let _ = reply.send(Err("too many clients ask what has the most traffic".into()));

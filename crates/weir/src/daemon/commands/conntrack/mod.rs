@@ -45,7 +45,7 @@ const ANY: usize = usize::MAX;
 /// The commands.
 pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/dump-conntrack" "[-m] [-s] [dp] [zone=N]" (0, 4) pieces!(dump), "Tracked connections.";
-    "dpctl/flush-conntrack" "[dp] [zone=N] [mark=X[/M]] [labels=X[/M]] [ct-orig-tuple] [ct-reply-tuple]" (0, 6) flush,
+    "dpctl/flush-conntrack" "[dp] [zone=N] [mark=X[/M]] [labels=X[/M]] [ct-orig-tuple] [ct-reply-tuple]" (0, 6) quick!(flush),
         "Ends tracked connections: all, or those of a zone, with a mark or label, or with such tuples.";
     "dpctl/ct-stats-show" "[-m] [dp] [zone=N]" (0, 3) pieces!(stats), "Tracked connections by protocol.";
     "dpctl/ct-bkts" "[dp] [gt=N]" (0, 2) pieces!(buckets), "Tracked connections by bucket.";
