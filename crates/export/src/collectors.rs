@@ -1,16 +1,27 @@
 //! Sockets to collectors. Each is a UDP socket that is connected to its collector and never blocks.
 //!
+//! All exporters together have [`MOST_SOCKETS`] at most, so that descriptors are left for everything else.
+//!
 //! A collector that cannot be reached costs no more than one attempt a second, and others nothing. Where a host says that
 //! nobody listens (ICMP port unreachable), the kernel tells it with the next datagram ([`Sent::refused`]).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use packet::Time;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover};
+use rustix::process::{Resource, getrlimit};
 
 use crate::{Sent, Sink};
+
+/// Sockets of the process at a time, and the part of its descriptors that they take at most.
+const MOST_SOCKETS: u64 = 1024;
+const PART: u64 = 4;
+
+/// Those of the process.
+static SOCKETS: Sockets = Sockets { open: AtomicU64::new(0), most: MOST_SOCKETS };
 
 /// How long a collector that cannot be reached is left alone.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
@@ -18,6 +29,7 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 /// The collectors of an exporter.
 pub struct Collectors {
     collectors: Vec<Collector>,
+    sockets: &'static Sockets,
     /// The time of the present round.
     now: Time,
 }
@@ -25,7 +37,7 @@ pub struct Collectors {
 struct Collector {
     target: SocketAddr,
     /// `None` while there is no way to it.
-    socket: Option<UdpSocket>,
+    socket: Option<Socket>,
     /// When to try again.
     retry: Time,
     status: Status,
@@ -49,12 +61,16 @@ pub struct Status {
 impl Collectors {
     /// Opens sockets to all of them. There may be no way to some yet: it is tried again when something is to be sent.
     pub fn open(targets: &[SocketAddr], now: Time) -> Collectors {
+        Collectors::open_of(&SOCKETS, targets, now)
+    }
+
+    fn open_of(sockets: &'static Sockets, targets: &[SocketAddr], now: Time) -> Collectors {
         let status = |target| Status { target, sent: 0, failed: 0, refused: 0, error: None };
         let collectors =
             targets.iter().map(|&target| Collector { target, socket: None, retry: Time(0), status: status(target) });
-        let mut collectors = Collectors { collectors: collectors.collect(), now };
+        let mut collectors = Collectors { collectors: collectors.collect(), sockets, now };
         for collector in &mut collectors.collectors {
-            let error = collector.socket(now).err();
+            let error = collector.socket(sockets, now).err();
             collector.status.error = error.map(|error| error.to_string());
         }
         collectors
@@ -74,7 +90,7 @@ impl Collectors {
     /// The address by which this host sends to the first collector that there is a way to.
     pub fn local_address(&self) -> Option<IpAddr> {
         let socket = self.collectors.iter().find_map(|collector| collector.socket.as_ref())?;
-        socket.local_addr().ok().map(|address| address.ip())
+        socket.socket.local_addr().ok().map(|address| address.ip())
     }
 }
 
@@ -82,7 +98,7 @@ impl Sink for Collectors {
     fn send(&mut self, datagram: &[u8]) -> Sent {
         let mut sent = Sent::default();
         for collector in &mut self.collectors {
-            let one = collector.send(datagram, self.now);
+            let one = collector.send(datagram, self.sockets, self.now);
             sent.taken += one.taken;
             sent.failed += one.failed;
             sent.refused += one.refused;
@@ -92,17 +108,17 @@ impl Sink for Collectors {
 }
 
 impl Collector {
-    fn socket(&mut self, now: Time) -> io::Result<&UdpSocket> {
+    fn socket(&mut self, sockets: &'static Sockets, now: Time) -> io::Result<&UdpSocket> {
         if self.socket.is_none() {
             self.retry = now + BETWEEN_ATTEMPTS;
-            self.socket = Some(connect(self.target)?);
+            self.socket = Some(sockets.connect(self.target)?);
         }
-        self.socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.socket.as_ref().map(|socket| &socket.socket).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Sends a datagram, and notes what comes of it.
-    fn send(&mut self, datagram: &[u8], now: Time) -> Sent {
-        let (outcome, is_refused) = self.try_send(datagram, now);
+    fn send(&mut self, datagram: &[u8], sockets: &'static Sockets, now: Time) -> Sent {
+        let (outcome, is_refused) = self.try_send(datagram, sockets, now);
         let sent = Sent { taken: outcome.is_ok().into(), failed: outcome.is_err().into(), refused: is_refused.into() };
         let status = &mut self.status;
         (status.sent, status.failed) = (status.sent + sent.taken, status.failed + sent.failed);
@@ -118,13 +134,13 @@ impl Collector {
     }
 
     /// Sends a datagram. Also returns whether one before was refused.
-    fn try_send(&mut self, datagram: &[u8], now: Time) -> (Result<(), Unsent>, bool) {
+    fn try_send(&mut self, datagram: &[u8], sockets: &'static Sockets, now: Time) -> (Result<(), Unsent>, bool) {
         if self.socket.is_none() && now < self.retry {
             return (Err(Unsent::Waiting), false);
         }
         let is_refusal = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         let mut is_refused = false;
-        let outcome = self.socket(now).and_then(|socket| match socket.send(datagram) {
+        let outcome = self.socket(sockets, now).and_then(|socket| match socket.send(datagram) {
             // That is about a datagram before: this one has not been sent.
             Err(error) if is_refusal(&error) => {
                 is_refused = true;
@@ -148,6 +164,40 @@ enum Unsent {
     Waiting,
     /// It was tried now.
     Failed(io::Error),
+}
+
+/// How many sockets there may be.
+struct Sockets {
+    open: AtomicU64,
+    most: u64,
+}
+
+/// One of them.
+struct Socket {
+    socket: UdpSocket,
+    _place: Place,
+}
+
+/// Its place. Dropping it gives it back.
+struct Place(&'static Sockets);
+
+impl Sockets {
+    fn connect(&'static self, target: SocketAddr) -> io::Result<Socket> {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = self.most.min(descriptors / PART);
+        let add = |open| (open < most).then_some(open + 1);
+        let full =
+            |_| io::Error::other(format!("there are {most} collectors already, which is as many as there can be"));
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_err(full)?;
+        let place = Place(self);
+        Ok(Socket { socket: connect(target)?, _place: place })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn connect(target: SocketAddr) -> io::Result<UdpSocket> {
@@ -182,6 +232,23 @@ mod tests {
             let n = receiver.recv(&mut bytes).unwrap();
             assert_eq!(&bytes[..n], b"datagram");
         }
+    }
+
+    #[test]
+    fn there_are_so_many_sockets_and_the_next_collector_says_so() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let targets = vec![receiver.local_addr().unwrap(); 5];
+        static THREE: Sockets = Sockets { open: AtomicU64::new(0), most: 3 };
+        let mut many = Collectors::open_of(&THREE, &targets, Time(0));
+        let fine = |many: &Collectors| many.statuses().iter().filter(|status| status.error.is_none()).count();
+        assert_eq!(fine(&many), 3);
+        let error = many.statuses().pop().unwrap().error.unwrap();
+        assert!(error.contains("there are 3 collectors already"), "{error}");
+        assert_eq!(many.send(b"x"), Sent { taken: 3, failed: 2, refused: 0 });
+        // One that goes makes room for one that waits.
+        many.collectors.remove(0);
+        assert_eq!(many.at(Time(0) + BETWEEN_ATTEMPTS).send(b"x").taken, 3);
+        assert_eq!((many.statuses().len(), fine(&many)), (4, 3));
     }
 
     #[test]
