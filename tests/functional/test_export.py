@@ -270,7 +270,7 @@ def test_a_collector_that_is_not_there_costs_nothing_and_gets_templates_when_it_
     collector = collect(Collector, "nfcapd", port)
     before = shown(lab.ovs)[1][target][2]
     assert a.ping("10.0.0.2", count=20) == 20
-    until(lambda: f"collector {target} has no more errors" in lab.ovs.log(), 20, "its end in the log")
+    until(lambda: f"collector {target} has no more errors" in lab.ovs.log(), 60, "its end in the log")
     assert shown(lab.ovs)[1][target][2] <= before + 1
     # Templates have gone out long ago; now they have come again.
     records = [record for record in collector.records() if record["pr"] == "ICMP"]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use export::collectors::Status;
 use export::sflow::{Counters, PolledPort, PortCounters, SwitchCounters};
 use ofproto::Switch;
 
@@ -19,8 +20,14 @@ const LONGEST_WAIT: Duration = Duration::from_millis(200);
 /// How long it waits while nothing is exported: settings, and the end, wake it.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
-/// How often it is looked for collectors that cannot be reached: no more than as often, each has a line in the log.
+/// How often it is looked for collectors that cannot be reached.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
+
+/// How many looks in a row find nothing wrong with a collector before the log says so.
+const QUIET_LOOKS: u32 = 2;
+
+/// Collectors that are named in the log at a look because they cannot be reached; as many are because they can again.
+const MOST_LINES: usize = 10;
 
 /// The shortest time between two rounds, so that samples are handled together.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(5);
@@ -67,10 +74,16 @@ impl Drop for ExporterThread {
     }
 }
 
+/// A collector of a bridge.
+type Place = (u32, SocketAddr);
+
 /// The collectors that cannot be reached, as far as the log says so.
 #[derive(Default)]
 struct Problems {
-    known: BTreeMap<(u32, SocketAddr), String>,
+    /// For each, how many looks have found nothing wrong since.
+    known: BTreeMap<Place, u32>,
+    /// Datagrams that had been in vain at the last look.
+    in_vain: BTreeMap<Place, u64>,
     looked: Option<Instant>,
 }
 
@@ -84,10 +97,9 @@ impl Problems {
         let reports = switch.export_reports();
         let statuses = reports.into_iter().flat_map(|report| {
             let bridge = report.bridge;
-            report.collectors.into_iter().map(move |status| ((bridge, status.target), status.error))
+            report.collectors.into_iter().map(move |status| (bridge, status))
         });
-        let found = statuses.filter_map(|(place, error)| Some((place, error?))).collect();
-        for (line, is_problem) in self.changes(found) {
+        for (line, is_problem) in self.changes(statuses) {
             match is_problem {
                 true => tracing::warn!("{line}"),
                 false => tracing::info!("{line}"),
@@ -95,17 +107,58 @@ impl Problems {
         }
     }
 
-    /// Takes the errors that there are now. Returns lines for the log, and whether each tells of an error.
-    fn changes(&mut self, found: BTreeMap<(u32, SocketAddr), String>) -> Vec<(String, bool)> {
-        let mut lines = Vec::new();
-        for ((_, target), error) in found.iter().filter(|(place, _)| !self.known.contains_key(place)) {
-            lines.push((format!("collector {target} cannot be reached: {error}"), true));
+    /// Takes how it stands now. Returns lines for the log, and whether each tells of an error. A host may refuse some datagrams and say nothing of
+    /// others: that is over when nothing has been in vain for some looks.
+    fn changes(&mut self, statuses: impl Iterator<Item = (u32, Status)>) -> Vec<(String, bool)> {
+        let (mut begun, mut ended) = (Lines::default(), Lines::default());
+        let (mut known, mut in_vain) = (BTreeMap::new(), BTreeMap::<Place, u64>::new());
+        let mut errors = BTreeMap::<Place, Option<String>>::new();
+        for (bridge, Status { target, failed, refused, error, .. }) in statuses {
+            *in_vain.entry((bridge, target)).or_default() += failed + refused;
+            let known = errors.entry((bridge, target)).or_default();
+            *known = known.take().or(error);
         }
-        for (_, target) in self.known.keys().filter(|place| !found.contains_key(place)) {
-            lines.push((format!("collector {target} has no more errors"), false));
+        for (&place, error) in &errors {
+            // Exporters may have begun anew.
+            let has_failed = in_vain.get(&place) > self.in_vain.get(&place).or(Some(&0));
+            let quiet = self.known.get(&place);
+            match (error, quiet) {
+                (Some(error), None) => {
+                    begun.add(|| format!("collector {} cannot be reached: {error}", place.1));
+                    known.insert(place, 0);
+                }
+                (None, None) => {}
+                (_, Some(_)) if error.is_some() || has_failed => drop(known.insert(place, 0)),
+                (_, Some(&quiet)) if quiet + 1 < QUIET_LOOKS => drop(known.insert(place, quiet + 1)),
+                (_, Some(_)) => ended.add(|| format!("collector {} has no more errors", place.1)),
+            }
         }
-        self.known = found;
-        lines
+        for (_, target) in self.known.keys().filter(|place| !errors.contains_key(place)) {
+            ended.add(|| format!("collector {target} has no more errors"));
+        }
+        (self.known, self.in_vain) = (known, in_vain);
+        let begun = begun.with("more collectors cannot be reached").into_iter().map(|line| (line, true));
+        begun.chain(ended.with("more collectors have no more errors").into_iter().map(|line| (line, false))).collect()
+    }
+}
+
+/// Lines of one kind: the first ones, and how many more there are.
+#[derive(Default)]
+struct Lines {
+    first: Vec<String>,
+    more: usize,
+}
+
+impl Lines {
+    fn add(&mut self, line: impl FnOnce() -> String) {
+        if self.first.len() < MOST_LINES { self.first.push(line()) } else { self.more += 1 }
+    }
+
+    fn with(mut self, what: &str) -> Vec<String> {
+        if self.more > 0 {
+            self.first.push(format!("{} {what}; export/show has all", self.more));
+        }
+        self.first
     }
 }
 
@@ -159,18 +212,49 @@ mod tests {
     #[test]
     fn each_problem_is_told_once_and_its_end_too() {
         let mut problems = Problems::default();
-        let found = |targets: &[&str]| {
-            targets.iter().map(|target| ((1, target.parse().unwrap()), "no".to_owned())).collect::<BTreeMap<_, _>>()
-        };
         let (one, two) = ("10.0.0.1:1", "10.0.0.2:1");
-        assert_eq!(problems.changes(found(&[])), []);
-        let told = problems.changes(found(&[one]));
-        assert_eq!(told, [("collector 10.0.0.1:1 cannot be reached: no".to_owned(), true)]);
-        let told = problems.changes(found(&[one, two]));
-        assert_eq!(told, [("collector 10.0.0.2:1 cannot be reached: no".to_owned(), true)]);
-        assert_eq!(problems.changes(found(&[one, two])), []);
-        let told = problems.changes(found(&[two]));
-        assert_eq!(told, [("collector 10.0.0.1:1 has no more errors".to_owned(), false)]);
+        let no = Some("no");
+        let mut changes = |statuses: &[(&str, u64, Option<&str>)]| {
+            let status = |&(target, refused, error): &(&str, u64, Option<&str>)| {
+                let (target, error) = (target.parse().unwrap(), error.map(str::to_owned));
+                (1, Status { target, sent: 9, failed: 0, refused, error })
+            };
+            problems.changes(statuses.iter().map(status))
+        };
+        assert_eq!(changes(&[(one, 0, None)]), []);
+        let told = changes(&[(one, 1, no), (two, 0, None)]);
+        assert_eq!(told, [(format!("collector {one} cannot be reached: no"), true)]);
+        let told = changes(&[(one, 1, no), (two, 1, no)]);
+        assert_eq!(told, [(format!("collector {two} cannot be reached: no"), true)]);
+        // Its host refuses some, and the last one was not among them.
+        for refused in 2..10 {
+            assert_eq!(changes(&[(one, refused, None), (two, 1, no)]), []);
+        }
+        assert_eq!(changes(&[(one, 9, None), (two, 1, no)]), []);
+        let told = changes(&[(one, 9, None), (two, 1, no)]);
+        assert_eq!(told, [(format!("collector {one} has no more errors"), false)]);
+        assert_eq!(changes(&[(one, 9, None)]), [(format!("collector {two} has no more errors"), false)]);
+    }
+
+    #[test]
+    fn however_many_collectors_fail_the_log_has_some_lines() {
+        let mut problems = Problems::default();
+        let mut look = |error: Option<&str>| {
+            let status = |number: u32| {
+                let (target, error) = (([10, 0, 0, 1], number as u16).into(), error.map(str::to_owned));
+                (1, Status { target, sent: 0, failed: 0, refused: 0, error })
+            };
+            problems.changes((1..=1000).map(status))
+        };
+        let told = look(Some("no"));
+        assert_eq!(told.len(), MOST_LINES + 1);
+        assert_eq!(told[MOST_LINES], ("990 more collectors cannot be reached; export/show has all".to_owned(), true));
+        assert_eq!(look(None), []);
+        let told = look(None);
+        assert_eq!(
+            told[MOST_LINES],
+            ("990 more collectors have no more errors; export/show has all".to_owned(), false)
+        );
     }
 
     #[test]
