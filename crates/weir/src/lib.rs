@@ -15,6 +15,7 @@
 //! - [`http`]: the HTTP server
 //! - [`metrics`]: what is measured, for Prometheus
 //! - [`places`]: how much work is under way that has threads of its own
+//! - [`printable`]: what may be written to a terminal or a log
 //! - [`reconfigure`]: from what runs to what is wanted
 //! - [`report`]: what the daemon tells about itself
 //! - [`rundir`]: the run directory, pidfiles and sockets
@@ -39,6 +40,7 @@ pub mod flow_text;
 pub mod http;
 pub mod metrics;
 pub mod places;
+pub mod printable;
 pub mod reconfigure;
 pub mod report;
 pub mod rundir;

@@ -18,7 +18,7 @@ pub(crate) fn is_on() -> bool {
 
 /// Logs that a packet with this key has missed.
 pub(crate) fn missed(key: &Key) {
-    tracing::debug!(target: TARGET, "ovs-netdev: miss upcall:\n{}", whole(key));
+    tracing::debug!(target: TARGET, lines = whole(key), "ovs-netdev: miss upcall:");
 }
 
 /// The text of every field that a packet with this key has.

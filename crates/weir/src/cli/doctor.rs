@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Error, RunningDaemon, print_on, top};
 use crate::doctor::switch::{self, Switch};
 use crate::doctor::{self, Finding, Machine, Severity};
-use crate::top::printable::{printable, printable_json};
+use crate::printable::{printable, printable_json};
 use crate::top::source::{self, Connect};
 use crate::unixctl::client;
 

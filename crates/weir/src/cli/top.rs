@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Error, RunningDaemon, control_socket, print_on};
+use crate::printable::printable_json;
 use crate::rundir::Rundir;
 use crate::top::poll;
-use crate::top::printable::printable_json;
 use crate::top::screen::Wanted;
 use crate::top::source::{Connect, Error as SourceError};
 use crate::top::{terminal, views};

@@ -407,7 +407,7 @@ impl Outside {
         tokio::task::spawn_local(async move {
             // What fails while applying has been logged; a file with mistakes has not.
             if let Ok(Err(problem)) = reloading.await {
-                tracing::error!("reload: {problem}");
+                problem.lines().for_each(|line| tracing::error!("reload: {line}"));
             }
         });
     }

@@ -8,10 +8,10 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
 
-use super::printable::printable;
 use super::screen::{KEYS, Screen};
 use super::table::{Heading, Line, Table};
 use super::views::View;
+use crate::printable::printable;
 
 /// Below this, nothing is readable.
 const LEAST: (u16, u16) = (20, 5);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::printable::printable;
 use super::table::{Table, Target};
 use super::views::{self, Scope, View};
+use crate::printable::printable;
 use crate::report::measurement::Measurement;
 
 /// Rows of rankings that are asked for: some screens.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::printable::printable;
+use crate::printable::printable;
 
 /// What a cell is sorted by.
 #[derive(Clone, Debug, PartialEq, PartialOrd)]

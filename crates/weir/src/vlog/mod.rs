@@ -3,6 +3,9 @@
 //! daemon runs (`vlog/set`). A line is `2024-01-31T12:00:00.000Z|00001|module|INFO|text`, or what a
 //! pattern makes of it.
 //!
+//! A message is one line, whatever its text and its fields hold: control characters are escaped, so that no peer whose words are logged can
+//! forge a line or command a terminal. What is several lines by itself has those in a field `lines`.
+//!
 //! Messages come from `tracing`'s macros. The module is the event's target, where that is the name of
 //! one, or follows from the path of the code ([`module`]). Warnings and errors of one place in the code
 //! are limited ([`limit`]), and so is what is said of links that their other end can have flap.
@@ -78,6 +81,8 @@ struct LogMessage<'a> {
     /// Tells places in the code apart.
     place: usize,
     text: &'a str,
+    /// Lines that follow it: the field `lines`.
+    lines: &'a str,
     /// The fields that are in the text, by name.
     fields: &'a [(&'static str, String)],
 }
@@ -230,7 +235,7 @@ impl Logger {
             match taken {
                 Verdict::Drop => return,
                 Verdict::LogAfter(dropped) => {
-                    self.write(&LogMessage { text: &dropped.text(now), fields: &[], ..*record });
+                    self.write(&LogMessage { text: &dropped.text(now), lines: "", fields: &[], ..*record });
                 }
                 Verdict::Log => {}
             }
@@ -245,6 +250,7 @@ impl Logger {
             module: record.module.name(),
             level: record.level,
             text: record.text,
+            lines: record.lines,
             number: self.number.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
             thread: thread.name().filter(|name| !OF_MAIN.contains(name)).unwrap_or(""),
             time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -293,9 +299,10 @@ impl Outputs {
 
 /// A message for the journal, which has the time by itself. The names are those of systemd.journal-fields(7), and Weir's own.
 fn in_fields(message: &Message<'_>, fields: &[(&'static str, String)]) -> journal::Entry {
+    let whole = [message.text, message.lines].join(if message.lines.is_empty() { "" } else { "\n" });
     let mut entry = journal::Entry::default();
     entry
-        .put("MESSAGE", message.text)
+        .put("MESSAGE", &whole)
         .put("PRIORITY", &message.level.severity().to_string())
         .put("SYSLOG_IDENTIFIER", message.program)
         .put("SYSLOG_FACILITY", &message.facility.to_string())
@@ -393,6 +400,7 @@ pub fn fuzz(text: &str) {
             module,
             level: Level::Warn,
             text: "text\n",
+            lines: "",
             number: 7,
             thread,
             time,
@@ -413,7 +421,7 @@ mod tests {
     }
 
     fn log(logger: &Logger, name: &str, level: Level, text: &str) {
-        logger.log(&LogMessage { module: module(name), level, place: text.len(), text, fields: &[] });
+        logger.log(&LogMessage { module: module(name), level, place: text.len(), text, lines: "", fields: &[] });
     }
 
     /// A logger with a file alone, whose lines are `module|level|text`.
@@ -492,6 +500,29 @@ mod tests {
     }
 
     #[test]
+    fn no_text_forges_a_line_or_commands_a_terminal() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, socket) = (dir.path().join("log"), dir.path().join("socket"));
+        let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+        let logger = Logger::new("test", Method::Unix(socket));
+        for spec in ["console:off", "PATTERN:file:%c|%p|%m%n-", "PATTERN:syslog:%c|%p|%m"] {
+            logger.set(&LogChange::parse(spec).unwrap());
+        }
+        logger.open_file(&path).unwrap();
+        let (place, fields) = (1, &[]);
+        let text = "peer says \x1b[2J\r\nbridge|ERR|forged\u{9b}1m\n";
+        let lines = "first\n\x1b[1msecond\n";
+        logger.log(&LogMessage { module: module("vconn"), level: Level::Warn, place, text, lines, fields });
+        let expected = ["vconn|WARN|peer says \\x1b[2J\\r\\nbridge|ERR|forged\\u{9b}1m", "first", "\\x1b[1msecond"];
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected.join("\n") + "\n-\n");
+        let mut buffer = [0; 256];
+        for line in expected {
+            let length = listener.recv(&mut buffer).unwrap();
+            assert_eq!(std::str::from_utf8(&buffer[..length]).unwrap(), format!("<28>{line}"));
+        }
+    }
+
+    #[test]
     fn the_journal_has_fields() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
@@ -500,7 +531,15 @@ mod tests {
         logger.set(&LogChange::parse("console:off").unwrap());
         let fields = [("port", "p1".to_owned())];
         let text = "is gone port=p1";
-        logger.log(&LogMessage { module: module("bridge"), level: Level::Warn, place: 1, text, fields: &fields });
+        let lines = "";
+        logger.log(&LogMessage {
+            module: module("bridge"),
+            level: Level::Warn,
+            place: 1,
+            text,
+            lines,
+            fields: &fields,
+        });
         let mut buffer = [0; 4096];
         let len = listener.recv(&mut buffer).unwrap();
         let got = std::str::from_utf8(&buffer[..len]).unwrap();

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::level::Level;
+use crate::printable::escape_line;
 
 /// What a pattern can show.
 pub struct Message<'a> {
@@ -13,8 +14,10 @@ pub struct Message<'a> {
     pub module: &'a str,
     /// Level.
     pub level: Level,
-    /// The text.
+    /// The text, which is shown as one line: others may have a say in it.
     pub text: &'a str,
+    /// Lines that follow it.
+    pub lines: &'a str,
     /// How many messages there were, with this one.
     pub number: u32,
     /// Name of the thread; empty for the main one.
@@ -64,7 +67,7 @@ fn conversion<'a>(out: &mut String, text: &'a str, message: &Message<'_>) -> &'a
             format_time(&mut field, form.unwrap_or(DEFAULT_TIME), message.time);
         }
         'E' => field.push_str(&host_name()),
-        'm' => field.push_str(message.text.trim_end_matches('\n')),
+        'm' => put_text(&mut field, message),
         'N' => put(&mut field, message.number),
         'n' => field.push('\n'),
         'p' => field.push_str(message.level.name()),
@@ -82,6 +85,14 @@ fn conversion<'a>(out: &mut String, text: &'a str, message: &Message<'_>) -> &'a
         false => out.extend([pad, field]),
     }
     rest
+}
+
+fn put_text(out: &mut String, message: &Message<'_>) {
+    escape_line(out, message.text.trim_end_matches('\n'));
+    for line in message.lines.lines() {
+        out.push('\n');
+        escape_line(out, line);
+    }
 }
 
 fn put(out: &mut String, value: impl std::fmt::Display) {
@@ -216,6 +227,7 @@ mod tests {
             module: "bridge",
             level: Level::Warn,
             text: "br0: gone\n",
+            lines: "",
             number: 42,
             thread: "handler0",
             time: Duration::from_millis(951_827_696_007),

@@ -48,6 +48,7 @@ impl Subscriber for ToLogger {
             level: Level::from(*metadata.level()),
             place: std::ptr::from_ref(metadata).addr(),
             text: &(text.message + &text.fields),
+            lines: &text.lines,
             fields: &text.named,
         });
     }
@@ -67,10 +68,11 @@ impl Subscriber for ToLogger {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The message, and its fields: as ` name=value`, and each by itself.
+/// The message, the lines that follow it, and its fields: as ` name=value`, and each by itself.
 #[derive(Default)]
 struct Text {
     message: String,
+    lines: String,
     fields: String,
     named: Vec<(&'static str, String)>,
 }
@@ -79,6 +81,7 @@ impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "message" => drop(write!(self.message, "{value:?}")),
+            "lines" => drop(write!(self.lines, "{value:?}")),
             name => {
                 let value = format!("{value:?}");
                 let _ = write!(self.fields, " {name}={value}");

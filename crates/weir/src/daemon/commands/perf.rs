@@ -211,7 +211,7 @@ fn log_suspicious(datapath: &datapath::Datapath) {
         if !around.is_empty() {
             let mut text = String::new();
             turns(&mut text, &around);
-            tracing::warn!(target: "pmd_perf", "Neighborhood of suspicious iteration:\n{text}");
+            tracing::warn!(target: "pmd_perf", lines = text, "Neighborhood of suspicious iteration:");
         }
     }
 }

@@ -50,7 +50,8 @@ fn log(name: &str, traffic: Traffic<'_>) {
     }
     let mut text = String::new();
     format_message(&mut text, message);
-    tracing::debug!(target: TARGET, "{name}: {what}: {text}");
+    let (first, lines) = text.split_once('\n').unwrap_or((&text, ""));
+    tracing::debug!(target: TARGET, lines, "{name}: {what}: {first}");
 }
 
 /// All versions up to one are named by that.

@@ -14,7 +14,8 @@ pub fn report() {
     std::panic::set_hook(Box::new(|info| {
         let thread = std::thread::current();
         let backtrace = std::backtrace::Backtrace::force_capture();
-        tracing::error!("thread {:?} panicked: {info}\n{backtrace}", thread.name().unwrap_or("without a name"));
+        let name = thread.name().unwrap_or("without a name");
+        tracing::error!(lines = %backtrace, "thread {name:?} panicked: {info}");
         PANICKED.store(true, Ordering::SeqCst);
         NOTIFY.notify_one();
     }));
