@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Error, RunningDaemon};
+use super::{Error, RunningDaemon, shown};
 use crate::unixctl::Client;
 use crate::whatif::report::Diff;
 use crate::whatif::text::text;
@@ -21,6 +21,6 @@ pub(super) fn run(
     }
     // It may take longer than commands usually do.
     let answer = Client::connect(&daemon.socket()?)?.stream("weir/diff", &arguments, |_| true)?;
-    let diff: Diff = daemon.show(&answer.unwrap_or_default(), text)?;
+    let diff: Diff = daemon.show(&answer.unwrap_or_default(), |diff| shown(&text(diff)).into_owned())?;
     if diff.is_difference() { Err(Error::Differs) } else { Ok(()) }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::args::DropKey;
-use super::{Error, RunningDaemon, print, print_on};
+use super::{Error, RunningDaemon, print, print_on, shown};
 use crate::report::drops::{By, Drops, text};
 
 /// What `--by` names.
@@ -27,8 +27,8 @@ pub fn show(daemon: &RunningDaemon, port: Option<&str>, by: By, watch: Option<Du
         std::thread::sleep(interval);
         let (now, then) = (ask()?, std::mem::replace(&mut at, Instant::now()));
         let drops = now.since(&before);
-        let shown = if daemon.json { serde_json::to_string(&drops)? } else { text(&drops, by, Some(at - then)) };
-        if !print_on(&shown)? {
+        let text = if daemon.json { serde_json::to_string(&drops)? } else { text(&drops, by, Some(at - then)) };
+        if !print_on(&shown(&text))? {
             return Ok(());
         }
         before = now;

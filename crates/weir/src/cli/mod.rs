@@ -12,8 +12,9 @@
 //! - [`top`]: `weir top`
 //! - [`vswitchd`]: `weir vswitchd`, the daemon in the place of ovs-vswitchd
 
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use serde_json::json;
 use crate::config::{self, check};
 use crate::daemon;
 use crate::explain::{self, capture};
+use crate::printable::printable_lines;
 use crate::report::{self, Flows, IngressElements, IngressReport, Ports, Show, Stats};
 use crate::rundir::{self, Rundir};
 use crate::source::toml;
@@ -60,7 +62,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Differs) => ExitCode::FAILURE,
         Err(e) => {
-            eprintln!("{}", e.to_string().trim_end());
+            // The words may be others'.
+            eprintln!("{}", printable_lines(e.to_string().trim_end()));
             failure
         }
     }
@@ -153,7 +156,7 @@ fn dispatch(args: Args) -> Result<(), Error> {
             arguments.extend(generate.then(|| "-generate".to_string()));
             arguments.extend(names.then(|| "--names".to_string()));
             ct_next.into_iter().for_each(|state| arguments.extend(["--ct-next".to_string(), state]));
-            daemon.report("weir/trace", &arguments, report::trace::trace)
+            daemon.show(&daemon.call("weir/trace", &arguments)?, report::trace::trace).map(drop)
         }
         CliCommand::Explain { mut words, port, ct_next } => {
             let found = match words.last_mut() {
@@ -229,16 +232,16 @@ impl RunningDaemon {
         arguments: &[String],
         render: impl Fn(&T) -> String,
     ) -> Result<(), Error> {
-        self.show(&self.call(command, arguments)?, render).map(drop)
+        self.show(&self.call(command, arguments)?, |report| shown(&render(report)).into_owned()).map(drop)
     }
 
-    /// Prints an answer, as JSON or by `render`, and returns what it says.
+    /// Prints an answer, as JSON or by `render`, which makes text for the terminal, and returns what it says.
     fn show<T: DeserializeOwned>(&self, answer: &str, render: impl Fn(&T) -> String) -> Result<T, Error> {
         let report = serde_json::from_str(answer)?;
         if self.json {
             print(&serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(answer)?)?)?;
         } else {
-            print(&render(&report))?;
+            print_on(&render(&report))?;
         }
         Ok(report)
     }
@@ -296,13 +299,18 @@ fn version(json: bool) -> Result<(), Error> {
     if json { print(&json!({ "version": version }).to_string()) } else { print(&format!("weir {version}")) }
 }
 
+/// Text for standard output: names and words of others command no terminal.
+fn shown(text: &str) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() { printable_lines(text).into() } else { text.into() }
+}
+
 /// Prints text with a line feed at its end. A reader that has seen enough (`weir flows | head`) is no
 /// failure.
 fn print(text: &str) -> Result<(), Error> {
-    print_on(text).map(drop)
+    print_on(&shown(text)).map(drop)
 }
 
-/// Prints likewise, and returns whether there is still a reader.
+/// Prints text as it is, and returns whether there is still a reader.
 fn print_on(text: &str) -> Result<bool, Error> {
     let mut out = std::io::stdout().lock();
     let feed = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };

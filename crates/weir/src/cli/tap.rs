@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::TapOptions;
-use super::{Error, RunningDaemon};
+use super::{Error, RunningDaemon, shown};
 use crate::unixctl::Client;
 
 /// How long the daemon may take to say how much there was, once it has been told to end.
@@ -53,7 +53,7 @@ impl Sink {
         let bytes = || BASE64.decode(piece).map_err(|_| wrong());
         let mut out = io::stdout().lock();
         match self {
-            Sink::Terminal => out.write_all(piece.as_bytes())?,
+            Sink::Terminal => out.write_all(shown(piece).as_bytes())?,
             Sink::Output => out.write_all(&bytes()?)?,
             Sink::File(_, Some(file)) => return file.write_all(&bytes()?),
             Sink::File(_, None) => {}

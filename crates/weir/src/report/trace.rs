@@ -4,20 +4,23 @@ use std::io::IsTerminal as _;
 
 use ofproto::trace::{StepKind, Trace};
 
+use crate::printable::printable_lines;
+
 /// The text for standard output.
 pub fn trace(trace: &Trace) -> String {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     if std::io::stdout().is_terminal() && !plain { trace.render(&colour) } else { trace.text() }
 }
 
-/// Sequences of ECMA-48, SGR.
+/// Sequences of ECMA-48, SGR. The text itself has none.
 fn colour(kind: Option<StepKind>, text: &str) -> String {
+    let text = printable_lines(text);
     let code = match kind {
         None => "1",
         Some(StepKind::Bridge) => "1;34",
         Some(StepKind::Table) => "36",
         Some(StepKind::Bucket | StepKind::Thaw) => "35",
-        Some(StepKind::Action) => return text.to_owned(),
+        Some(StepKind::Action) => return text,
         Some(StepKind::Detail) => "2",
         Some(StepKind::Warning) => "33",
         Some(StepKind::Error) => "1;31",
