@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import subprocess
 
 from lib.daemon import dummy_bridge
 from lib.pcap import write_pcap
@@ -54,6 +55,20 @@ def test_many_datapath_flows_are_added_changed_and_removed_by_a_file(ovs, tmp_pa
     assert change("mod-flows", "1") == count
     assert "No such file" in ovs.refusal("appctl", "dpctl/mod-flow", flow(7).replace("88b5", "88b7"), "2")
     assert change("del-flows", "") == 0
+
+
+def test_the_switch_answers_while_it_adds_the_flows_of_a_file(ovs, tmp_path):
+    ovs.start("--enable-dummy")
+    dummy_bridge(ovs, "p1", "p2")
+    count = 100_000
+    (tmp_path / "flows").write_text("".join(
+        f"in_port(1),eth(src=02:00:00:{n >> 16:02x}:{n >> 8 & 255:02x}:{n & 255:02x}),eth_type(0x88b5) 2\n" for n in range(count)))
+    adding = subprocess.Popen(["ovs-appctl", "-t", "ovs-vswitchd", "dpctl/add-flows", tmp_path / "flows"], env=ovs.env)
+    seen = set()
+    while adding.poll() is None:
+        seen.add(int(re.search(r"current (\d+)", ovs.appctl("upcall/show", timeout=60))[1]))
+    assert adding.returncode == 0
+    assert any(0 < flows < count for flows in seen), seen
 
 
 def test_however_many_wait_for_others_the_switch_answers(ovs):

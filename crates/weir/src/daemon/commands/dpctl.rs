@@ -9,16 +9,17 @@ use std::sync::Arc;
 
 use datapath::text::{Context as Style, parse_ufid};
 use datapath::{Action, Bucket, Datapath, FlowDump, FlowId, FlowSpec, FlowStats, Given, PortNo, WorkerStats};
-use ofproto::FlowRequest;
+use ofproto::{FlowRequest, Switch};
 use openflow::Match;
 use packet::flow::text::NoNames;
 use packet::{Field, Key};
+use tokio::sync::Semaphore;
 
 use super::Context;
 use super::flows::DumpOptions;
 use super::ports::dpctl_show;
 use super::slow_path::when_done;
-use super::{conntrack, datapaths, dpctl_error as error, pmd};
+use super::{conntrack, datapaths, dpctl_error as error, dpctl_error_of as of_program, pmd};
 use crate::flow_text::Names;
 use crate::unixctl::command::{Outcome, Reply};
 use crate::unixctl::{Command, Pieces};
@@ -34,8 +35,8 @@ pub const COMMANDS: &[Command<Context>] = commands! {
     "dpctl/mod-flow" "[dp] flow actions" (2, 3) now!(mod_flow), "Changes the actions of a datapath flow.";
     "dpctl/get-flow" "[dp] ufid" (1, 4) now!(get_flow), "The datapath flow of this identity.";
     "dpctl/del-flow" "[dp] flow" (1, 2) now!(del_flow), "Removes a datapath flow.";
-    "dpctl/add-flows" "[dp] file" (1, 2) now!(add_flows), "Adds the flows that a file lists.";
-    "dpctl/mod-flows" "[dp] file" (1, 2) now!(mod_flows), "Changes the flows that a file lists.";
+    "dpctl/add-flows" "[dp] file" (1, 2) slow!(add_flows), "Adds the flows that a file lists.";
+    "dpctl/mod-flows" "[dp] file" (1, 2) slow!(mod_flows), "Changes the flows that a file lists.";
     "dpctl/del-flows" "[dp] [file]" (0, 2) slow!(del_flows), "Removes the flows that a file lists, or all.";
     "dpctl/parse-actions" "actions" (1, ANY) now!(parse_actions), "Checks datapath actions and prints them.";
     "dpctl/normalize-actions" "flow actions [NAME=NUMBER]..." (2, ANY) now!(normalize_actions),
@@ -155,71 +156,119 @@ enum FlowChange {
     Delete,
 }
 
+/// What changes flows of a datapath, on any thread.
+struct FlowChanges {
+    program: &'static str,
+    switch: Arc<Switch>,
+    datapath: Arc<Datapath>,
+    is_of_bridges: bool,
+    names: Names,
+}
+
 fn add_flow(context: &Context, args: &[String]) -> Outcome {
     let (datapath, words) = after_datapath(context, &words_of(args), 2)?;
-    change_flow(context, &datapath, &Names::of_datapath(&datapath), FlowChange::Add, &words)
+    FlowChanges::of(context, datapath).change(FlowChange::Add, &words)
 }
 
 fn mod_flow(context: &Context, args: &[String]) -> Outcome {
     let (datapath, words) = after_datapath(context, &words_of(args), 2)?;
-    change_flow(context, &datapath, &Names::of_datapath(&datapath), FlowChange::Modify, &words)
+    FlowChanges::of(context, datapath).change(FlowChange::Modify, &words)
 }
 
 fn del_flow(context: &Context, args: &[String]) -> Outcome {
     let (datapath, words) = after_datapath(context, &words_of(args), 1)?;
-    change_flow(context, &datapath, &Names::of_datapath(&datapath), FlowChange::Delete, &words)
+    FlowChanges::of(context, datapath).change(FlowChange::Delete, &words)
 }
 
-/// `words` are a flow and, unless it is to be deleted, its actions.
-fn change_flow(
-    context: &Context,
-    datapath: &Arc<Datapath>,
-    names: &Names,
-    change: FlowChange,
-    words: &[&str],
-) -> Outcome {
-    let (text, actions) = match (change, words) {
-        (FlowChange::Delete, [flow]) => (flow, ""),
-        (FlowChange::Add | FlowChange::Modify, [flow, actions]) => (flow, *actions),
-        _ => return Err(error(context, "a flow and its actions are needed (Invalid argument)")),
-    };
-    if has_too_long_tunnel(text) {
-        let problem = format!("parsing flow key (syntax error at {text}) (Argument list too long)");
-        return Err(error(context, &problem));
+impl FlowChanges {
+    fn of(context: &Context, datapath: Arc<Datapath>) -> FlowChanges {
+        let names = Names::of_datapath(&datapath);
+        let is_of_bridges = Arc::ptr_eq(&datapath, &context.engine.datapath);
+        let (program, switch) = (context.log.program(), context.engine.switch.clone());
+        FlowChanges { program, switch, datapath, is_of_bridges, names }
     }
-    let (given, mask) = datapath::text::parse_given(text, names)
-        .map_err(|e| error(context, &format!("parsing flow key ({e}) (Invalid argument)")))?;
-    let key = given.masked(&mask);
-    if change == FlowChange::Delete {
-        let found = parse_ufid(text.trim_end_matches(',')).or_else(|| datapath.find_flow(&key, mask));
-        return match found.is_some_and(|id| remove_flow(context, datapath, id)) {
-            true => Ok(String::new()),
-            false => {
-                let hint = "Perhaps you need to specify a UFID?";
-                Err(error(context, &format!("deleting flow (No such file or directory)\n{hint}")))
-            }
+
+    fn error(&self, text: &str) -> String {
+        of_program(self.program, text)
+    }
+
+    /// `words` are a flow and, unless it is to be deleted, its actions.
+    fn change(&self, change: FlowChange, words: &[&str]) -> Outcome {
+        let (text, actions) = match (change, words) {
+            (FlowChange::Delete, [flow]) => (flow, ""),
+            (FlowChange::Add | FlowChange::Modify, [flow, actions]) => (flow, *actions),
+            _ => return Err(self.error("a flow and its actions are needed (Invalid argument)")),
         };
-    }
-    let actions = datapath::text::parse_actions(actions, names)
-        .map_err(|e| error(context, &format!("parsing actions ({e}) (Invalid argument)")))?;
-    let refused = |why: &str| error(context, &format!("updating flow table ({why})"));
-    if !mask.is_exact(Field::InPortOxm) {
-        tracing::error!(target: "dpif_netdev", "flow: in_port is not an exact match");
-        return Err(refused("Invalid argument"));
-    }
-    match (change, datapath.find_flow(&key, mask.clone())) {
-        (FlowChange::Add, Some(_)) => Err(refused("File exists")),
-        (FlowChange::Add, None) => {
-            // A flow is for one stage, also where none was given.
-            let mut shown = mask.clone();
-            shown.set_exact(Field::RecircId);
-            let tag = Arc::new(Given(given, shown));
-            let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag };
-            datapath.install(spec).map_err(|e| refused(&e.to_string()))?;
-            Ok(String::new())
+        if has_too_long_tunnel(text) {
+            let problem = format!("parsing flow key (syntax error at {text}) (Argument list too long)");
+            return Err(self.error(&problem));
         }
-        (_, Some(id)) => datapath.modify(id, actions).map(|()| String::new()).map_err(|e| refused(&e.to_string())),
-        (_, None) => Err(refused("No such file or directory")),
+        let datapath = &self.datapath;
+        let (given, mask) = datapath::text::parse_given(text, &self.names)
+            .map_err(|e| self.error(&format!("parsing flow key ({e}) (Invalid argument)")))?;
+        let key = given.masked(&mask);
+        if change == FlowChange::Delete {
+            let found = parse_ufid(text.trim_end_matches(',')).or_else(|| datapath.find_flow(&key, mask));
+            return match found.is_some_and(|id| self.remove(id)) {
+                true => Ok(String::new()),
+                false => {
+                    let hint = "Perhaps you need to specify a UFID?";
+                    Err(self.error(&format!("deleting flow (No such file or directory)\n{hint}")))
+                }
+            };
+        }
+        let actions = datapath::text::parse_actions(actions, &self.names)
+            .map_err(|e| self.error(&format!("parsing actions ({e}) (Invalid argument)")))?;
+        let refused = |why: &str| self.error(&format!("updating flow table ({why})"));
+        if !mask.is_exact(Field::InPortOxm) {
+            tracing::error!(target: "dpif_netdev", "flow: in_port is not an exact match");
+            return Err(refused("Invalid argument"));
+        }
+        match (change, datapath.find_flow(&key, mask.clone())) {
+            (FlowChange::Add, Some(_)) => Err(refused("File exists")),
+            (FlowChange::Add, None) => {
+                // A flow is for one stage, also where none was given.
+                let mut shown = mask.clone();
+                shown.set_exact(Field::RecircId);
+                let tag = Arc::new(Given(given, shown));
+                let spec = FlowSpec { key: Box::new(key), mask: Box::new(mask), actions, tag };
+                datapath.install(spec).map_err(|e| refused(&e.to_string()))?;
+                Ok(String::new())
+            }
+            (_, Some(id)) => datapath.modify(id, actions).map(|()| String::new()).map_err(|e| refused(&e.to_string())),
+            (_, None) => Err(refused("No such file or directory")),
+        }
+    }
+
+    /// Removes a flow. What it has counted goes to the bridges' flows that it was made from.
+    fn remove(&self, id: FlowId) -> bool {
+        if self.is_of_bridges { self.switch.remove_datapath_flow(id) } else { self.datapath.remove(id).is_some() }
+    }
+
+    /// A line is a flow, with its actions after a blank. It may begin with what is to be done instead of `change`.
+    fn change_by_file(&self, change: FlowChange, file: &str) -> Outcome {
+        let bytes = ports::files::read_regular(Path::new(file), MAX_FILE);
+        let text =
+            bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e)));
+        let text = text.map_err(|e| {
+            let why = if e.kind() == ErrorKind::InvalidInput { e.to_string() } else { e.kind().to_string() };
+            self.error(&format!("Opening file '{file}' failed ({why})"))
+        })?;
+        for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+            let mut parts: Vec<_> = line.split_whitespace().collect();
+            let change = match parts.first() {
+                None => continue,
+                Some(&"add") => FlowChange::Add,
+                Some(&"modify") => FlowChange::Modify,
+                Some(&"delete") => FlowChange::Delete,
+                Some(_) => {
+                    parts.insert(0, "");
+                    change
+                }
+            };
+            self.change(change, &parts[1..])?;
+        }
+        Ok(String::new())
     }
 }
 
@@ -230,19 +279,11 @@ fn has_too_long_tunnel(text: &str) -> bool {
     tunnel.is_some_and(|tunnel| tunnel.split(',').count() > (usize::from(u16::MAX) - 4) / 8)
 }
 
-/// Removes a flow. What it has counted goes to the bridges' flows that it was made from.
-fn remove_flow(context: &Context, datapath: &Arc<Datapath>, id: FlowId) -> bool {
-    match Arc::ptr_eq(datapath, &context.engine.datapath) {
-        true => context.engine.switch.remove_datapath_flow(id),
-        false => datapath.remove(id).is_some(),
-    }
-}
-
-fn add_flows(context: &Context, args: &[String]) -> Outcome {
+fn add_flows(context: &Context, args: &[String]) -> Reply {
     change_flows(context, FlowChange::Add, &words_of(args))
 }
 
-fn mod_flows(context: &Context, args: &[String]) -> Outcome {
+fn mod_flows(context: &Context, args: &[String]) -> Reply {
     change_flows(context, FlowChange::Modify, &words_of(args))
 }
 
@@ -268,39 +309,24 @@ fn del_flows(context: &Context, args: &[String]) -> Reply {
         }
         None => {}
     }
-    Reply::Now(change_flows(context, FlowChange::Delete, &words))
+    change_flows(context, FlowChange::Delete, &words)
 }
+
+/// How many files are worked on at a time.
+static PLACES: Semaphore = Semaphore::const_new(1);
 
 /// Longest file of flows, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 
-/// A line is a flow, with its actions after a blank. It may begin with what is to be done instead of
-/// `change`.
-fn change_flows(context: &Context, change: FlowChange, words: &[&str]) -> Outcome {
-    let (datapath, mut rest) = after_datapath(context, words, 1)?;
-    let file = rest.pop().unwrap_or_default();
-    let bytes = ports::files::read_regular(Path::new(file), MAX_FILE);
-    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e)));
-    let text = text.map_err(|e| {
-        let why = if e.kind() == ErrorKind::InvalidInput { e.to_string() } else { e.kind().to_string() };
-        error(context, &format!("Opening file '{file}' failed ({why})"))
-    })?;
-    let names = Names::of_datapath(&datapath);
-    for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
-        let mut parts: Vec<_> = line.split_whitespace().collect();
-        let change = match parts.first() {
-            None => continue,
-            Some(&"add") => FlowChange::Add,
-            Some(&"modify") => FlowChange::Modify,
-            Some(&"delete") => FlowChange::Delete,
-            Some(_) => {
-                parts.insert(0, "");
-                change
-            }
-        };
-        change_flow(context, &datapath, &names, change, &parts[1..])?;
+/// Does so on a thread of its own: there may be very many.
+fn change_flows(context: &Context, change: FlowChange, words: &[&str]) -> Reply {
+    match after_datapath(context, words, 1) {
+        Err(problem) => Reply::Now(Err(problem)),
+        Ok((datapath, mut rest)) => {
+            let (changes, file) = (FlowChanges::of(context, datapath), rest.pop().unwrap_or_default().to_owned());
+            Reply::on_thread("dpctl-flows", &PLACES, move || changes.change_by_file(change, &file))
+        }
     }
-    Ok(String::new())
 }
 
 fn get_flow(context: &Context, args: &[String]) -> Outcome {

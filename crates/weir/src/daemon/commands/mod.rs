@@ -181,7 +181,11 @@ impl Context {
 
 /// An error as OVS's dpctl library words it.
 fn dpctl_error(context: &Context, text: &str) -> String {
-    format!("{}: {text}\n", context.log.program())
+    dpctl_error_of(context.log.program(), text)
+}
+
+fn dpctl_error_of(program: &str, text: &str) -> String {
+    format!("{program}: {text}\n")
 }
 
 /// The table for servers.
