@@ -228,11 +228,11 @@ static COMMANDS: &[Command<Context>] = commands! {
     "reload" "" (0, 0) slow!(|context, _| Reply::Later(context.reloader.reload())),
         "Reads the configuration again and applies what changed.";
 
-    "weir/show" "" (0, 0) now!(reports::show), "Bridges, ports and controllers, as JSON.";
+    "weir/show" "" (0, 0) pieces!(reports::show), "Bridges, ports and controllers, as JSON.";
     "weir/flows" "[bridge=BRIDGE] [table=TABLE] [openflow-only|datapath-only]" (0, 3) pieces!(flows::report),
         "OpenFlow and datapath flows, as JSON.";
     "weir/stats" "" (0, 0) now!(stats::report), "Counters of the workers, as JSON.";
-    "weir/ports" "" (0, 0) now!(reports::ports), "Ports with their counters, as JSON.";
+    "weir/ports" "" (0, 0) pieces!(reports::ports), "Ports with their counters, as JSON.";
     "weir/metrics" "" (0, 0) pieces!(metrics::report), "All counters in Prometheus's text format.";
     "weir/drops" "" (0, 0) pieces!(drops::report), "Which packets were dropped where, and why, as JSON.";
 
