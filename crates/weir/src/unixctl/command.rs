@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 
 /// What a command answers: its text, or an error in words.
 pub type Outcome = Result<String, String>;
@@ -62,25 +62,38 @@ impl Reply {
         work: impl FnOnce() -> Outcome + Send + 'static,
     ) -> Reply {
         let (mut reply, answer) = oneshot::channel();
-        tokio::task::spawn_local(async move {
-            let place = tokio::select! {
-                biased;
-                () = reply.closed() => return,
-                // It is never closed.
-                place = places.acquire() => place,
-            };
-            let run = move || {
-                let outcome = work();
-                drop(place);
-                // The client may have gone meanwhile.
-                let _ = reply.send(outcome);
-            };
-            if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
-                // The client is told that there is no thread.
-                tracing::warn!("cannot start the thread {name}: {error}");
-            }
-        });
+        if let Ok(place) = places.try_acquire() {
+            start(name, place, work, reply);
+        } else {
+            tokio::task::spawn_local(async move {
+                tokio::select! {
+                    biased;
+                    () = reply.closed() => {}
+                    // They are never closed.
+                    Ok(place) = places.acquire() => start(name, place, work, reply),
+                }
+            });
+        }
         Reply::Later(answer)
+    }
+}
+
+/// Starts a thread that does some work in its place.
+fn start(
+    name: &'static str,
+    place: SemaphorePermit<'static>,
+    work: impl FnOnce() -> Outcome + Send + 'static,
+    reply: oneshot::Sender<Outcome>,
+) {
+    let run = move || {
+        let outcome = work();
+        drop(place);
+        // The client may have gone meanwhile.
+        let _ = reply.send(outcome);
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
+        // The client is told that there is no thread.
+        tracing::warn!("cannot start the thread {name}: {error}");
     }
 }
 
@@ -232,5 +245,34 @@ mod tests {
         let expected = "The available commands are:\n  again                   \n  double                  N\n";
         assert_eq!(Commands(TABLE).list(), expected);
         assert!(Commands(TABLE).help(Some("double")).unwrap().contains("Twice"));
+    }
+
+    #[tokio::test]
+    async fn what_has_no_place_waits_and_is_not_begun_for_who_has_gone() {
+        static PLACES: Semaphore = Semaphore::const_new(1);
+        static DONE: parking_lot::Mutex<Vec<&str>> = parking_lot::Mutex::new(Vec::new());
+        let work = |name, gate: std::sync::mpsc::Receiver<()>| {
+            Reply::on_thread("test", &PLACES, move || {
+                let _ = gate.recv();
+                DONE.lock().push(name);
+                Ok(name.into())
+            })
+        };
+        let test = async {
+            let (go_on, gate) = std::sync::mpsc::channel();
+            let open = || std::sync::mpsc::channel().1;
+            // It has a place at once, so it is done whether its client waits or not.
+            drop(work("first", gate));
+            let (gone, last) = (work("gone", open()), work("last", open()));
+            tokio::task::yield_now().await;
+            drop(gone);
+            tokio::task::yield_now().await;
+            assert!(DONE.lock().is_empty());
+            drop(go_on);
+            let Reply::Later(answer) = last else { panic!("not now") };
+            assert_eq!(answer.await, Ok(Ok("last".into())));
+            assert_eq!(*DONE.lock(), ["first", "last"]);
+        };
+        tokio::task::LocalSet::new().run_until(test).await;
     }
 }
