@@ -137,6 +137,7 @@ impl History {
     /// Takes a sample, which ended at this time.
     pub fn add(&mut self, measurement: Measurement, tables: Vec<TableRates>, at: SystemTime) {
         let time = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        self.follow_clock(time, measurement.interval_s);
         self.last += 1;
         self.switch.push_back((time, row(&SWITCH, &measurement)));
         if self.switch.len() > KEPT {
@@ -157,6 +158,21 @@ impl History {
         }
         self.ports.retain(|history| !history.samples.is_empty());
         self.latest = Some(Rc::new(Latest { number: self.last, time, measurement, tables }));
+    }
+
+    /// Where the system's clock was set since the last sample, moves the times of all as far: what is drawn by them goes on where it was. Numbers
+    /// leap, so that whoever has some samples asks for all.
+    fn follow_clock(&mut self, time: f64, interval_s: f64) {
+        let set = self.switch.back().map_or(0.0, |(last, _)| time - last - interval_s);
+        if set.abs() < INTERVAL.as_secs_f64() / 2.0 {
+            return;
+        }
+        self.switch.iter_mut().for_each(|(time, _)| *time += set);
+        let leap = KEPT as u64 + 1;
+        self.last += leap;
+        for history in &mut self.ports {
+            history.samples.iter_mut().for_each(|(number, _)| *number += leap);
+        }
     }
 
     /// The number of the first sample that is kept.
@@ -293,7 +309,8 @@ mod tests {
 
     fn measured(packets: f64, ports: Vec<PortRates>) -> Measurement {
         let total = WorkerRates { packets, ..WorkerRates::default() };
-        Measurement { stats: StatsRates { total, ..StatsRates::default() }, ports, ..Measurement::default() }
+        let stats = StatsRates { total, ..StatsRates::default() };
+        Measurement { interval_s: INTERVAL.as_secs_f64(), stats, ports, ..Measurement::default() }
     }
 
     fn add(history: &mut History, measurement: Measurement) {
@@ -304,6 +321,27 @@ mod tests {
     fn names(history: &History) -> Vec<String> {
         let span = history.since(0);
         (0..).map_while(|at| history.port(at, span)).map(|port| port.name).collect()
+    }
+
+    #[test]
+    fn a_clock_that_is_set_moves_all_samples() {
+        let mut history = History::default();
+        let (hour, year) = (Duration::from_secs(3600), Duration::from_secs(31_536_000));
+        for n in 1..=10 {
+            history.add(measured(1.0, vec![port(1, n.into())]), Vec::new(), UNIX_EPOCH + hour + INTERVAL * n);
+        }
+        for at in [INTERVAL * 10, year] {
+            let before = history.last();
+            history.add(measured(1.0, vec![port(1, 77.0)]), Vec::new(), UNIX_EPOCH + at);
+            // Who had all of them gets all of them.
+            let span = history.since(before);
+            let times = history.times(span);
+            assert_eq!(*times.last().unwrap(), at.as_secs_f64());
+            assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 5.0), "{times:?}");
+            let column = &history.port(0, span).unwrap().columns["rx_packets"];
+            assert!(column.len() == times.len() && column.iter().all(Option::is_some), "{column:?}");
+        }
+        assert_eq!(history.times(history.since(0)).len(), 12);
     }
 
     #[test]
