@@ -38,10 +38,10 @@ impl Module {
         NAMES[usize::from(self.0)]
     }
 
-    /// Whether what it says at level info is how links come and go. Their other end can have that happen a thousand times in a second,
-    /// by LACP, BFD or CFM.
-    pub(super) fn follows_links(self) -> bool {
-        self.name() == "bond"
+    /// Whether what it says at level info is what others do: the other ends of links, by LACP, BFD or CFM, OpenFlow peers, guests. They can do so a
+    /// thousand times in a second.
+    pub(super) fn follows_others(self) -> bool {
+        matches!(self.name(), "bond" | "connmgr" | "netdev_dpdk" | "rconn")
     }
 
     pub(super) fn index(self) -> usize {
