@@ -124,7 +124,7 @@ mod tests {
         let rule = parse_flow_mod(FlowModCommand::Add, "in_port=2,actions=output:3", &NoNames).unwrap();
         bridge.flow_mod(&rule).unwrap();
         let links = Links::default();
-        links.look(&switch, &datapath);
+        assert!(!links.look(&switch, &datapath));
         assert!(ports[1].inject(&build::ethernet([2; 6], [4; 6], &[], 0x1234, &[0; 46])));
         while datapath.poll() > 0 {}
         datapath.poll();
@@ -134,7 +134,7 @@ mod tests {
         for up in [false, true] {
             ports[0].set_carrier(up);
             assert_eq!(bridge.is_as_told(OfPort(1)), Some(false));
-            links.look(&switch, &datapath);
+            assert!(!links.look(&switch, &datapath));
             assert_eq!(bridge.is_as_told(OfPort(1)), Some(true));
             switch.revalidate();
         }

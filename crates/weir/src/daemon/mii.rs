@@ -1,7 +1,8 @@
 //! MII monitoring of bonds (`bond-detect-mode=miimon`): the drivers of their members are asked again and again whether there is a link,
 //! and not the kernel, which may be told of it late or never.
 //!
-//! A thread of its own does it: a driver may take its time to ask its transceiver, and holds the kernel's lock of all interfaces meanwhile.
+//! A thread of its own does it ([`super::watch`]): a driver may take its time to ask its transceiver, and holds the kernel's lock of all
+//! interfaces meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +11,6 @@ use std::time::{Duration, Instant};
 use ofproto::Switch;
 use parking_lot::Mutex;
 use ports::Port;
-
-use super::Error;
-use super::configurator::Jobs;
-use super::engine::Engine;
-use super::service::Service;
 
 /// How often the thread looks whether there is anything to do.
 const IDLE: Duration = Duration::from_secs(1);
@@ -49,7 +45,7 @@ impl MiiMonitors {
     }
 
     /// Asks the drivers whose time has come. Returns whether an answer was another one than before.
-    fn poll(&self, switch: &Arc<Switch>) -> bool {
+    pub fn poll(&self, switch: &Arc<Switch>) -> bool {
         let now = Instant::now();
         let mut due = Vec::new();
         for (key, monitor) in self.0.lock().iter_mut().filter(|(_, monitor)| monitor.next <= now) {
@@ -69,7 +65,7 @@ impl MiiMonitors {
     }
 
     /// How long there is nothing to do.
-    fn idle(&self) -> Duration {
+    pub fn idle(&self) -> Duration {
         let next = self.0.lock().values().map(|monitor| monitor.next).min();
         next.map_or(IDLE, |next| next.saturating_duration_since(Instant::now()).min(IDLE))
     }
@@ -78,17 +74,4 @@ impl MiiMonitors {
 fn device(switch: &Arc<Switch>, (bridge, member): &(String, String)) -> Option<Arc<dyn Port>> {
     let bridge = switch.bridge(bridge)?;
     bridge.port(bridge.port_by_name(member)?)?.device
-}
-
-/// Starts the thread. `configurator` is told where a device has gone.
-pub fn start(engine: &Engine, configurator: Arc<Jobs>) -> Result<Service, Error> {
-    let (switch, datapath) = (engine.switch.clone(), engine.datapath.clone());
-    let (monitors, links) = (engine.mii.clone(), engine.links.clone());
-    let turn = move || {
-        if monitors.poll(&switch) && links.look(&switch, &datapath) {
-            configurator.look_for_devices();
-        }
-        std::thread::park_timeout(monitors.idle());
-    };
-    Service::start("mii", || (), turn)
 }

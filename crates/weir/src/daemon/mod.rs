@@ -37,7 +37,7 @@
 //! - `netstate`: the thread that follows the kernel's routes and neighbours
 //! - `offload`: what ports have of their filters themselves
 //! - `links`: the ports' devices as they were seen last
-//! - `mii`: the thread that asks drivers for the links of bonds
+//! - `mii`: the bonds whose drivers are asked for links
 //! - `missing`: ports that wait for a device
 //! - `mtu`: the MTU of LOCAL ports
 //! - `openflow`: the OpenFlow sockets
@@ -276,7 +276,7 @@ impl<S: ConfigSource> Daemon<S> {
         let _path_checks = path_checks::start(engine)?;
         let _spanning_trees = spanning_tree::start(engine)?;
         let _bonds = bonds::start(engine)?;
-        let _mii = mii::start(engine, configurator.jobs())?;
+        let _mii = watch::monitor_mii(engine, configurator.jobs())?;
         let watch = Watch::start(engine, configurator.jobs())?;
         let _net_watch = NetWatch::start(engine, settings.netstate)?;
         let context = Rc::new(Context {

@@ -11,6 +11,7 @@ use super::Error;
 use super::configurator::Jobs;
 use super::engine::Engine;
 use super::missing::Interfaces;
+use super::service::Service;
 
 /// How often the devices are looked at, though nothing is told of them.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -40,6 +41,19 @@ impl Watch {
         });
         Ok(Watch { stop: Some(stop), thread: Some(thread.map_err(Error::Thread)?) })
     }
+}
+
+/// Starts the thread that asks drivers for the links of bonds.
+pub fn monitor_mii(engine: &Engine, configurator: Arc<Jobs>) -> Result<Service, Error> {
+    let (switch, datapath) = (engine.switch.clone(), engine.datapath.clone());
+    let (monitors, links) = (engine.mii.clone(), engine.links.clone());
+    let turn = move || {
+        if monitors.poll(&switch) && links.look(&switch, &datapath) {
+            configurator.look_for_devices();
+        }
+        std::thread::park_timeout(monitors.idle());
+    };
+    Service::start("mii", || (), turn)
 }
 
 impl Drop for Watch {
