@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use openflow::{OfPort, PortReason};
 use ports::Port;
-use tunnel::config::{FlowLabel, Problem};
+use tunnel::config::{Config, FlowLabel, Problem};
 use tunnel::header::Protocol;
 use tunnel::matching::Address;
 
@@ -36,6 +36,43 @@ impl Bridge {
         Ok(())
     }
 
+    /// Changes the tunnel of a port, which is at no time without one. False where that cannot be: another port has such a tunnel, or its packets
+    /// come out of another port of the datapath. Then the device is to be [closed](Bridge::close_device), and
+    /// [replaced](Bridge::replace_tunnel).
+    pub fn change_tunnel(&self, port: OfPort, tunnel: &Arc<TunnelPort>) -> bool {
+        let _adding = self.switch.adding_tunnel.lock();
+        let is_changed = {
+            let mut forwarding = self.switch.forwarding.write();
+            let Forwarding { bridges, tunnels, .. } = &mut *forwarding;
+            let state = bridges.get_mut(&self.id).and_then(|bridge| bridge.ports.get_mut(&port));
+            let Some(state) = state else { return false };
+            let Device::Tunnel(old) = state.device.clone() else { return false };
+            let carrier = |config| (carrier_name(config), received_protocol(config));
+            if carrier(&old.config) != carrier(&tunnel.config) {
+                return false;
+            }
+            let of = (self.id, port);
+            tunnels.remove(&old.config);
+            let is_changed = tunnels.add(tunnel.name(), &tunnel.config, of).is_ok();
+            if is_changed {
+                // A tunnel can do that.
+                let _ = tunnel.set_admin_up(old.is_enabled());
+                (state.device, state.patch) = (Device::Tunnel(tunnel.clone()), tunnel.counters.clone());
+                forwarding.touch();
+            } else {
+                // It was there a moment ago.
+                let _ = tunnels.add(old.name(), &old.config, of);
+            }
+            is_changed
+        };
+        if is_changed {
+            self.switch.notify();
+            self.switch.run_bonds();
+            self.port_changed(port, PortReason::Modify);
+        }
+        is_changed
+    }
+
     /// Has `enter` enter a tunnel, with its carrier in the datapath, which is added if it is the first one there.
     fn place_tunnel(
         &self,
@@ -65,12 +102,7 @@ impl Bridge {
     fn add_to_carrier(&self, port: OfPort, tunnel: &TunnelPort) -> Result<(), Error> {
         let switch = &self.switch;
         let config = &tunnel.config;
-        let protocol = match tunnel::send::protocol(config).ok_or(Error::NoPayload)? {
-            // Headers say whether they have the extension.
-            Protocol::VxlanGpe => Protocol::Vxlan { group_policy: config.group_policy },
-            Protocol::Srv6 { .. } => Protocol::Srv6 { flow_label: FlowLabel::Zero },
-            protocol => protocol,
-        };
+        let protocol = received_protocol(config).ok_or(Error::NoPayload)?;
         let present = switch.forwarding.read().tunnels.protocol_and_users(config);
         let (port_name, carrier_name) = (tunnel.name(), carrier_name(config));
         match present {
@@ -92,6 +124,16 @@ impl Bridge {
         }
         Ok(switch.forwarding.write().tunnels.add(port_name, config, (self.id, port))?)
     }
+}
+
+/// What a carrier has to understand for a tunnel.
+fn received_protocol(config: &Config) -> Option<Protocol> {
+    Some(match tunnel::send::protocol(config)? {
+        // Headers say whether they have the extension.
+        Protocol::VxlanGpe => Protocol::Vxlan { group_policy: config.group_policy },
+        Protocol::Srv6 { .. } => Protocol::Srv6 { flow_label: FlowLabel::Zero },
+        protocol => protocol,
+    })
 }
 
 /// A port of the datapath at which packets come out of tunnels.

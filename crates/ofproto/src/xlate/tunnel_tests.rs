@@ -322,6 +322,30 @@ fn tunnel_ports_come_and_go_with_their_carriers() {
 }
 
 #[test]
+fn a_tunnel_that_changes_is_there_all_the_time() {
+    let mut host = Host::new(&["vxlan remote_ip=192.0.2.2"], &[]);
+    host.add_tunnel("vxlan remote_ip=192.0.2.3 key=3", 11).unwrap();
+    let bridge = &host.bed.bridge;
+    let change = |options: &str| {
+        let options = options.split(' ').map(|option| option.split_once('=').unwrap());
+        let config = Config::parse(Kind::Vxlan, options).unwrap().0;
+        bridge.change_tunnel(OfPort(10), &TunnelPort::new("changed", config, [2, 0, 0, 0, 5, 5]))
+    };
+    let listed = || host.bed.switch.tunnels().concat();
+    let carrier = host.bed.switch.carriers();
+    bridge.port(OfPort(10)).unwrap().device.unwrap().set_admin_up(false).unwrap();
+    assert!(change("remote_ip=192.0.2.2 key=9"));
+    assert!(!bridge.port(OfPort(10)).unwrap().device.unwrap().link().admin_up, "as it was");
+    assert_eq!(host.bed.switch.carriers(), carrier);
+    let before = listed();
+    // What another port has, another UDP port, and another form of headers.
+    for options in ["remote_ip=192.0.2.3 key=3", "remote_ip=192.0.2.2 dst_port=4790", "remote_ip=192.0.2.2 exts=gbp"] {
+        assert!(!change(options), "{options}");
+    }
+    assert_eq!((listed(), host.bed.switch.carriers()), (before, carrier));
+}
+
+#[test]
 fn the_only_tunnel_of_a_udp_port_may_change_what_it_carries() {
     let mut host = Host::new(&["vxlan remote_ip=192.0.2.2"], &[]);
     let replace = |host: &Host, port: u32, options: &str| {

@@ -137,6 +137,12 @@ impl LiveSwitch {
         let Some((port, device)) = info.and_then(|info| Some((info.port, info.device?))) else { return Ok(()) };
         let is_tunnel = ports::tunnel::KIND.names.contains(&&*wanted.kind);
         if is_tunnel && !device.is_gone() {
+            if let Ok(Device::Tunnel(tunnel)) = self.open(name, wanted)
+                && bridge.change_tunnel(port, &tunnel)
+            {
+                return Ok(());
+            }
+            // What is wrong is said when it is opened again.
             return bridge.close_device(port).map_err(|e| e.to_string());
         }
         let set = || registry::set_options(&*device, &wanted.port_spec(name)).map_err(|e| e.to_string());
