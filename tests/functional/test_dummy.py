@@ -242,8 +242,8 @@ def test_a_change_of_an_address_touches_the_flows_of_that_address(switch):
     until(lambda: touched() == before + 1, what="a flow to the address that was learnt")
     assert actions(b) == ["1"], "where the other is"
     receive("p2", a, b)
-    until(lambda: touched() == before + 3, what="the flows from and to the address that moved")
+    until(lambda: touched() == before + 4, what="the flows from and to the address that moved, and the one that has taught it")
     until(lambda: actions(b) == ["drop"], what="both being at one port")
     receive("p2", c, a)
-    until(lambda: touched() == before + 19, what="the flows that were flooded for an address that is known now")
+    until(lambda: touched() == before + 20, what="the flows that were flooded for an address that is known now")
     assert len(set(re.findall(r"02:00:00:00:00:\w\w", switch.appctl("fdb/show", "br0")))) == 19

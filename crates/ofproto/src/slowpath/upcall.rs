@@ -241,7 +241,9 @@ impl Switch {
         let request =
             Request { bridge, key: &key, actions: None, packet: None, ct_next: &[], ports, datapath_ports: ports };
         if let Some(trace) = trace(self, &request) {
-            tracing::warn!("{}", trace.render(&|_, text| text.to_owned()));
+            let text = trace.render(&|_, text| text.to_owned());
+            let (flow, lines) = text.split_once('\n').unwrap_or((&text, ""));
+            tracing::warn!(lines, "{flow}");
         }
     }
 
