@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from conftest import until
 from lib.daemon import dummy_bridge
+from lib.net import run
 
 FRAME = "ff" * 6 + "020000000001" + "88b5" + "00" * 46
 SET_CONFIG = 9
@@ -179,3 +180,27 @@ def test_dscp(ovs, is_active, setting, tos):
                 seen.add(frame[15])
                 has_pushed = bool(frame[47] & 8)
         assert seen == {tos}
+
+
+def test_the_host_reaches_a_controller_by_the_local_port(ovs):
+    """It gets an address and a default route there, also when its device comes back."""
+    ovs.expect("local_netmask 255.0.255.0 is not the mask of a network|controller: cannot connect")
+    addresses = lambda: [line.split()[3] for line in run("ip", "-o", "-4", "addr", "show", "dev", "br0", check=False).stdout.splitlines()]  # noqa: E731
+    routes = lambda: run("ip", "-4", "route", "show", "default").stdout  # noqa: E731
+    ovs.start()
+    # One that there is stays.
+    there = routes() or "default via 10.9.0.254 dev br0"
+    ovs.vsctl("add-br", "br0", "--", "set-controller", "br0", "tcp:127.0.0.1:1", "--", "set", "controller", "br0",
+              "local_ip=10.9.0.1", "local_netmask=255.255.255.0", "local_gateway=10.9.0.254")
+    assert addresses() == ["10.9.0.1/24"] and there in routes()
+    run("ip", "link", "del", "br0")
+    until(lambda: addresses() == ["10.9.0.1/24"], what="the device with its address")
+    assert there in routes()
+    # A network without a mask has that of its class. The default route that there is stays.
+    ovs.vsctl("set", "controller", "br0", "local_ip=172.16.0.1", "local_gateway=172.16.0.2", "--", "clear", "controller",
+              "br0", "local_netmask")
+    assert addresses() == ["172.16.0.1/16"]
+    ovs.vsctl("set", "controller", "br0", "local_netmask=255.0.255.0")
+    ovs.vsctl("clear", "controller", "br0", "local_ip")
+    assert addresses() == ["172.16.0.1/16"], "as in OVS"
+    assert "configured IP address 172.16.0.1/16, gateway 172.16.0.2" in ovs.log()

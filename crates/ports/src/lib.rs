@@ -74,6 +74,7 @@ pub use closed::Closed;
 pub use drop::{TxDrop, TxDrops};
 pub use early_drop::EarlyDrop;
 pub use kind::Env;
+use link::Ipv4Config;
 pub use qos::{Qos, QosState};
 pub use spec::PortSpec;
 
@@ -98,6 +99,12 @@ pub trait Port: Send + Sync {
     fn set_mac(&self, mac: Mac) -> Result<(), Error> {
         let _ = mac;
         Err(Error::Unsupported { port: self.name().into(), what: "changing the Ethernet address" })
+    }
+
+    /// Gives the device an address of IPv4, in the place of `old`, if that is another one.
+    fn set_ipv4(&self, config: &Ipv4Config, old: Option<&Ipv4Config>) -> Result<(), Error> {
+        let _ = (config, old);
+        Err(Error::Unsupported { port: self.name().into(), what: "an IP address" })
     }
 
     /// Largest L3 packet, in bytes, without the Ethernet header and VLAN tags.

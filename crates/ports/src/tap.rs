@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
 use crate::kind::{Env, Kind};
-use crate::link::{Facts, Interface};
+use crate::link::{Facts, Interface, Ipv4Config};
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
 use crate::stats::{PortCounters, RxCounters, TxCounters};
@@ -236,6 +236,10 @@ impl Port for Tap {
 
     fn mac(&self) -> Mac {
         self.facts().mac
+    }
+
+    fn set_ipv4(&self, config: &Ipv4Config, old: Option<&Ipv4Config>) -> Result<(), Error> {
+        self.interface().set_ipv4(config, old)
     }
 
     fn set_mac(&self, mac: Mac) -> Result<(), Error> {

@@ -9,6 +9,7 @@
 //! for all interfaces and is told of changes from then on; counters by a request of their own; speed, driver and
 //! channels by the ethtool ioctl.
 
+mod address;
 mod ethtool;
 mod netlink;
 pub mod qdisc;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::{Error, Features, Link, Mac, Stats};
 
+pub use address::Ipv4Config;
 pub use ethtool::Channels;
 use table::TrackedLink;
 pub use table::{LinkId, LinkTable};

@@ -14,6 +14,7 @@ use ofproto::connection::{PACKET_IN_QUEUE, PacketInLimit};
 use ofproto::{BondSettings, TableSettings};
 use openflow::{TableId, Version, Versions};
 use ports::Qos;
+use ports::link::Ipv4Config;
 use protocols::mcast;
 use protocols::spanning_tree::Protocol as TreeProtocol;
 use serde::Serialize;
@@ -203,6 +204,9 @@ pub struct BridgeSettings {
     pub local_kind: LocalKind,
     /// Options of the LOCAL port, where that is a dummy port.
     pub local_options: BTreeMap<String, String>,
+    /// What the host speaks IPv4 with by the LOCAL port, as a controller has it (`local_ip`, ...).
+    #[serde(skip)]
+    pub local_ipv4: Option<Ipv4Config>,
     /// MTU of the LOCAL port; by default the smallest of the other ports.
     pub local_mtu: Option<u32>,
     /// VLANs of the LOCAL port.
@@ -283,6 +287,7 @@ impl Default for BridgeSettings {
             local: true,
             local_kind: LocalKind::Tap,
             local_options: BTreeMap::new(),
+            local_ipv4: None,
             local_mtu: None,
             local_vlans: Vlans::default(),
             local_ingress_filter: None,

@@ -1,4 +1,4 @@
-//! The Ethernet addresses of bridges and of ports that have none of their own.
+//! The addresses of bridges and of ports that have none of their own.
 //!
 //! A bridge has the lowest address of its network cards, as in OVS: a host that puts its card into a bridge, and its IP addresses on the
 //! bridge's LOCAL port, is known to its network as before. Addresses that are administered locally are no card's; a bridge that has no
@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use ofproto::MirrorOutput;
 use ports::Mac;
+use ports::link::Ipv4Config;
 
 use crate::config::desired::{BridgeSettings, Port};
 
@@ -70,6 +71,18 @@ fn other_namespace() -> Option<u64> {
     let inode = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/net")).ok().map(|found| found.ino());
     let own = inode("self")?;
     (own != inode("1")?).then_some(own)
+}
+
+/// Has the host speak IPv4 by a LOCAL port, which is set up for that.
+pub fn set_ipv4(bridge: &str, local: &dyn ports::Port, config: &Ipv4Config, old: Option<&Ipv4Config>) {
+    let Ipv4Config { address, prefix_len, gateway } = config;
+    match local.set_admin_up(true).and_then(|()| local.set_ipv4(config, old)) {
+        Ok(()) => {
+            let by = gateway.map(|gateway| format!(", gateway {gateway}")).unwrap_or_default();
+            tracing::info!(target: "bridge", "bridge {bridge}: configured IP address {address}/{prefix_len}{by}");
+        }
+        Err(error) => tracing::warn!(target: "bridge", "bridge {bridge}: {error}"),
+    }
 }
 
 #[cfg(test)]

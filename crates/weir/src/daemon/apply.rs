@@ -11,11 +11,12 @@ use ofproto::{
 use openflow::{FlowModCommand, OfPort};
 use packet::flow::VlanLimit;
 use ports::Qos;
+use ports::link::Ipv4Config;
 use protocols::lldp;
 use tls::Tls;
 use tokio::sync::watch;
 
-use super::address::{self, datapath_id, stable_mac};
+use super::address::{self, datapath_id, set_ipv4, stable_mac};
 use super::engine::{Engine, cores, exact_entries, flow_memory, log_max_sleep, switch_settings};
 use super::ingress::Configured;
 use super::openflow::SocketRequests;
@@ -54,6 +55,8 @@ pub struct LiveSwitch {
     pub numbers_had: Option<BTreeMap<(String, String), OfPort>>,
     /// The lowest address of the network cards of each bridge.
     pub addresses: BTreeMap<String, Option<ports::Mac>>,
+    /// What the host speaks IPv4 with by the LOCAL port of each bridge.
+    pub local_ipv4: BTreeMap<String, Ipv4Config>,
 }
 
 pub(super) type StepResult = Result<(), String>;
@@ -237,7 +240,9 @@ impl LiveSwitch {
         }
     }
 
-    fn add_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
+    fn add_bridge(&mut self, name: &str, settings: &BridgeSettings) -> StepResult {
+        // Its LOCAL port gets it when it is opened.
+        self.local_ipv4.extend(settings.local_ipv4.map(|config| (name.to_owned(), config)));
         let config = bridge_config(name, settings, self.bridge_mac(name, settings));
         let bridge = self.engine.switch.add_bridge(config).map_err(|e| e.to_string())?;
         self.engine.local_mtus.want(name, settings.local_mtu);
@@ -248,8 +253,9 @@ impl LiveSwitch {
         })
     }
 
-    fn set_bridge(&self, name: &str, settings: &BridgeSettings) -> StepResult {
+    fn set_bridge(&mut self, name: &str, settings: &BridgeSettings) -> StepResult {
         let bridge = self.bridge(name)?;
+        self.follow_ipv4(&bridge, settings);
         self.engine.local_mtus.want(name, settings.local_mtu);
         // Before protocols are told that the bridge has changed, which may have its address from it.
         let addressed = self.address_local(&bridge, settings);
@@ -269,6 +275,16 @@ impl LiveSwitch {
         match local.filter(|device| !device.is_gone()) {
             Some(local) => local.set_mac(self.bridge_mac(bridge.name(), settings)).map_err(|e| e.to_string()),
             None => Ok(()),
+        }
+    }
+
+    /// Has the host speak IPv4 by the LOCAL port with another address. As in OVS, it keeps the last one.
+    fn follow_ipv4(&mut self, bridge: &ofproto::Bridge, settings: &BridgeSettings) {
+        let Some(config) = settings.local_ipv4 else { return };
+        let old = self.local_ipv4.insert(bridge.name().to_owned(), config);
+        let local = bridge.port(OfPort::LOCAL).and_then(|port| port.device).filter(|device| !device.is_gone());
+        if let Some(local) = local.filter(|_| old != Some(config)) {
+            set_ipv4(bridge.name(), &*local, &config, old.as_ref());
         }
     }
 
@@ -313,6 +329,7 @@ impl LiveSwitch {
     fn remove_bridge(&mut self, name: &str) -> StepResult {
         self.engine.local_mtus.forget(name);
         self.addresses.remove(name);
+        self.local_ipv4.remove(name);
         self.openflow.remove_bridge(name)?;
         self.engine.switch.remove_bridge(name).map_err(|e| e.to_string())
     }

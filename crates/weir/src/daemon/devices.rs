@@ -10,7 +10,7 @@ use openflow::OfPort;
 use ports::{Qos, registry};
 use tunnel::config::{Config, Kind, text_of};
 
-use super::address::stable_mac;
+use super::address::{set_ipv4, stable_mac};
 use super::apply::{LiveSwitch, StepResult, set_qos_of_new, short_number};
 use super::missing::Seen;
 use crate::config::desired::{self, BridgeSettings, Interface};
@@ -41,7 +41,11 @@ impl LiveSwitch {
         let mut spec = registry::PortSpec::new(bridge, settings.local_kind.name());
         spec.mac = Some(self.bridge_mac(bridge, settings));
         spec.options = settings.local_options.clone();
-        registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))
+        let device = registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))?;
+        if let Some(config) = &settings.local_ipv4 {
+            set_ipv4(bridge, &*device, config, None);
+        }
+        Ok(device)
     }
 
     pub(super) fn open(&self, name: &str, interface: &Interface) -> Result<Device, String> {

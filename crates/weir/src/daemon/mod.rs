@@ -22,7 +22,7 @@
 //! (`apply`); the source is told what runs then.
 //!
 //! - `account`: what has become of all packets, in the log
-//! - `address`: the Ethernet addresses of bridges
+//! - `address`: the addresses of bridges
 //! - `aging`: neighbours whose time is over
 //! - `apply`: takes the steps of a reconfiguration on the real switch
 //! - `bonds`: the thread of the bonds
@@ -271,6 +271,7 @@ impl<S: ConfigSource> Daemon<S> {
             datapath: first.desired.datapath.clone(),
             conntrack: Default::default(),
             addresses: Default::default(),
+            local_ipv4: Default::default(),
             numbers_had: (!source.pushes()).then(Default::default),
         })?;
         let _path_checks = path_checks::start(engine)?;

@@ -16,6 +16,7 @@
 //! - `mirror`: the table Mirror
 //! - `multicast`: multicast snooping
 //! - `lldp`: LLDP and Auto Attach
+//! - `local`: the IP address of a LOCAL port
 //! - `path_checks`: BFD and CFM
 //! - `spanning_tree`: STP and RSTP
 //! - [`read`]: from the rows to the desired state
@@ -46,6 +47,7 @@ pub mod files;
 mod flow_tables;
 pub mod fuzz;
 mod lldp;
+mod local;
 mod mirror;
 mod multicast;
 mod path_checks;

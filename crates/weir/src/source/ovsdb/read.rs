@@ -20,6 +20,7 @@ use super::export;
 use super::files::Files;
 use super::flow_tables;
 use super::lldp;
+use super::local;
 use super::mirror;
 use super::multicast;
 use super::path_checks;
@@ -375,7 +376,11 @@ impl DatabaseState {
         for controller in row.references("controller").filter_map(|uuid| replica.row("Controller", uuid)) {
             let Some((target, settings)) = self.controller(controller, (name, row)) else { continue };
             match rules.files.controller(name, &target) {
-                Ok(()) => drop(bridge.controllers.insert(target, settings)),
+                Ok(()) => {
+                    let local = local::ipv4(controller).map(|ip| ip.map_err(|e| format!("bridge {name}: {e}")));
+                    bridge.settings.local_ipv4 = self.or_warn(local).or(bridge.settings.local_ipv4);
+                    bridge.controllers.insert(target, settings);
+                }
                 Err(refusal) => drop(self.refusals.insert(refusal)),
             }
         }
