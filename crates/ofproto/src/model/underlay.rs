@@ -270,6 +270,7 @@ impl Underlay {
         };
         // A device may be of another bridge now; then its flows are translated again because of that.
         let is_stale = |hop: &Arc<Hop>| self.find_out(&hop.towards, hop.bridge.as_deref(), now) != hop.route;
+        let looked_at = concerned.len();
         let stale: Vec<Arc<Hop>> = concerned.into_iter().filter(is_stale).collect();
         for portion in stale.chunks(PORTION) {
             let mut hops = self.hops.lock();
@@ -278,7 +279,7 @@ impl Underlay {
                 hops.remove(hop);
             }
         }
-        Some(Refreshed { some_are_stale: !stale.is_empty() || is_full })
+        Some(Refreshed { looked_at, some_are_stale: !stale.is_empty() || is_full })
     }
 
     /// Lets the neighbours that packets went to lately be known for longer.
@@ -296,6 +297,8 @@ impl Underlay {
 
 /// What has become of the hops after a change.
 pub(crate) struct Refreshed {
+    /// How many were found out anew.
+    pub looked_at: usize,
     /// Some have come out otherwise.
     pub some_are_stale: bool,
 }

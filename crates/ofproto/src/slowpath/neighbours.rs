@@ -23,6 +23,9 @@ use crate::slowpath::neighbour_waits::Waits;
 use crate::switch::Switch;
 use crate::xlate::{Input, LookUp};
 
+/// After so many hops, the next ones are looked at without a rest.
+const FEW_HOPS: usize = 512;
+
 impl Switch {
     /// Says that routes or neighbours have changed. Flows that depend on what comes out otherwise are translated again, and packets that
     /// wait for neighbours go on: by the thread that calls [`run`](Switch::run), if there is one.
@@ -45,8 +48,11 @@ impl Switch {
         let is_due = self.underlay.next_refresh(now) == Some(now);
         let began = self.clock.now();
         if let Some(refreshed) = is_due.then(|| self.underlay.refresh(now)).flatten() {
-            let ended = self.clock.now();
-            self.underlay.rest(ended, ended.since(began));
+            // Few take no time that others would miss, however long the thread had to wait for a processor.
+            if refreshed.looked_at > FEW_HOPS {
+                let ended = self.clock.now();
+                self.underlay.rest(ended, ended.since(began));
+            }
             if refreshed.some_are_stale {
                 self.forwarding.write().touch_hops();
             }
