@@ -275,7 +275,7 @@ ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))
 def test_a_daemon_that_was_killed_is_still_giving_back_its_memory(ovs):  # noqa: F811
     """Then its first thread has ended, and its files are open."""
     pidfile = ovs.dir / "ovs-vswitchd.pid"
-    held = subprocess.Popen([sys.executable, "-c", ENDING, str(pidfile), "2"], stdout=subprocess.PIPE, text=True)
+    held = subprocess.Popen([sys.executable, "-c", ENDING, str(pidfile), "0.5"], stdout=subprocess.PIPE, text=True)
     try:
         assert held.stdout.readline() == "locked\n"
         ovs.start()
