@@ -214,6 +214,8 @@ impl Bridge {
         if let Some(Device::Tunnel(tunnel)) = before {
             self.switch.forwarding.write().tunnels.remove(&tunnel.config);
         }
+        // What speaks by the port has the device in hand until then.
+        self.switch.follow_link(self.id, port);
         Ok(())
     }
 

@@ -121,6 +121,20 @@ fn fast_failover() -> Bed {
     bed
 }
 
+/// One that is opened again needs what the old one has: a socket, a queue of the kernel's.
+#[test]
+fn a_device_that_is_closed_is_in_nobodys_hands() {
+    let bed = Bed::new(1);
+    bed.bridge.set_path_checks(OfPort(1), PathCheckConfig { cfm_mpid: Some(3), ..with_bfd(&[]) });
+    bed.bridge.set_lldp(OfPort(1), true);
+    bed.switch.run_due_path_checks();
+    let device = std::sync::Arc::downgrade(&bed.bridge.port(OfPort(1)).unwrap().device.unwrap());
+    bed.bridge.close_device(OfPort(1)).unwrap();
+    bed.switch.revalidate();
+    bed.poll();
+    assert_eq!(device.strong_count(), 1, "the test bed has it");
+}
+
 #[test]
 fn a_fast_failover_group_follows_a_session() {
     let mut watched = Watched::new(fast_failover());
