@@ -338,7 +338,8 @@ def test_clients_that_come_and_go_have_no_more_threads_than_there_can_be_taps(du
             client.sendall(b'{"method":"weir/tap","params":[],"id":1}')
         if number % 10 == 0:
             most = max(most, threads(w).count("tap"))
-    assert most <= TAPS, most
+    # And those that have given their places back, and have yet to end.
+    assert most < 3 * TAPS, most
     until(lambda: "tap" not in threads(w), what="the end of their threads")
 
 
