@@ -96,6 +96,20 @@ def test_a_controller_connects_again_with_another_datapath_id(ovs):
             s.close()
 
 
+def test_who_listens_goes_on_with_another_datapath_id(ovs):
+    """At the same addresses, each time."""
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    ovs.vsctl("set-controller", "br0", f"ptcp:{port}:127.0.0.1", f"punix:{ovs.dir}/br0.controller")
+    for n in range(1, 10):
+        ovs.vsctl("set", "bridge", "br0", f"other_config:datapath-id={n:016x}")
+        for target in (f"tcp:127.0.0.1:{port}", f"unix:{ovs.dir}/br0.controller"):
+            assert f"dpid:{n:016x}" in run("ovs-ofctl", "show", target).stdout
+
+
 def test_a_host_keeps_its_address(ovs, net):
     """Its card goes into a bridge, and its IP address to the bridge's LOCAL port: its peer notices nothing."""
     peer = net.host("10.0.0.1/24")

@@ -68,13 +68,14 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use link::Ipv4Config;
 use packet::{Batch, Time};
 
 pub use closed::Closed;
 pub use drop::{TxDrop, TxDrops};
 pub use early_drop::EarlyDrop;
 pub use kind::Env;
-use link::Ipv4Config;
+
 pub use qos::{Qos, QosState};
 pub use spec::PortSpec;
 

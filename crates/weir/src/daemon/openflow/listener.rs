@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,8 +62,9 @@ pub fn tcp(
         Some(_) => Err(e),
     });
     let listener = bound.map_err(|e| format!("{method}:{port}: cannot listen: {e}"))?;
+    let listening = listener.as_fd().try_clone_to_owned().map_err(|e| format!("{method}:{port}: {e}"))?;
     let listener = if is_secure { Listener::Ssl(listener) } else { Listener::Tcp(listener) };
-    Ok(Task::spawn(accept(listener, peers, state, controller)))
+    Ok(Task::spawn(accept(listener, peers, state, controller)).with_listening(listening))
 }
 
 /// What is accepted sends with the same DSCP.

@@ -16,6 +16,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -371,11 +372,18 @@ pub struct Task {
     handle: tokio::task::JoinHandle<()>,
     /// The socket that it listens on, which goes with it.
     file: Option<SocketFile>,
+    /// A TCP socket that it listens on, of which another one may take the port as soon as this is dropped.
+    listening: Option<OwnedFd>,
 }
 
 impl Task {
     fn spawn(future: impl Future<Output = ()> + 'static) -> Task {
-        Task { handle: tokio::task::spawn_local(future), file: None }
+        Task { handle: tokio::task::spawn_local(future), file: None, listening: None }
+    }
+
+    fn with_listening(mut self, socket: OwnedFd) -> Task {
+        self.listening = Some(socket);
+        self
     }
 
     fn with_file(mut self, file: SocketFile) -> Task {
@@ -387,5 +395,9 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.handle.abort();
+        // The task itself is dropped when the runtime next comes to it.
+        if let Some(socket) = &self.listening {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
     }
 }
