@@ -72,7 +72,7 @@ impl Bridge {
         let mcast_snooping = spec.mcast_snooping;
         let path_checks = super::path_checks::path_checks(&name, path_checks);
         super::spanning_tree::log_port_problems(bridge.config.spanning_tree.protocol, &name, &spanning_tree);
-        let logical = logical.unwrap_or_else(|| name.clone());
+        let logical = if spec.unbundled { String::new() } else { logical.unwrap_or_else(|| name.clone()) };
         let patch = match &device {
             Device::Tunnel(tunnel) => tunnel.counters.clone(),
             _ => Arc::<PatchCounters>::default(),

@@ -277,10 +277,10 @@ impl BridgeState {
         local.into_iter().chain(self.ports.values().filter(|port| port.port != OfPort::LOCAL))
     }
 
-    /// As [`ports_local_first`](BridgeState::ports_local_first), but of each bond one member.
+    /// As [`ports_local_first`](BridgeState::ports_local_first), but of each bond one member, and none that is [unbundled](PortSpec::unbundled).
     pub fn logical_ports(&self) -> impl Iterator<Item = &PortState> {
         let stands_for = |port: &&PortState| self.bond_of(port).is_none_or(|bond| bond.first() == Some(port.port));
-        self.ports_local_first().filter(stands_for)
+        self.ports_local_first().filter(|port| !port.is_unbundled()).filter(stands_for)
     }
 
     /// The bond that a port is a member of.
@@ -361,12 +361,12 @@ impl BridgeState {
 
     /// The mirrors of packets that came in at `port`.
     pub fn mirrors_from(&self, port: &PortState) -> MirrorSet {
-        self.mirrors_where(|mirror| mirror.sources.has(&port.logical))
+        self.mirrors_where(|mirror| !port.is_unbundled() && mirror.sources.has(&port.logical))
     }
 
     /// The mirrors of packets that are sent to `port`.
     pub fn mirrors_to(&self, port: &PortState) -> MirrorSet {
-        self.mirrors_where(|mirror| mirror.destinations.has(&port.logical))
+        self.mirrors_where(|mirror| !port.is_unbundled() && mirror.destinations.has(&port.logical))
     }
 
     /// The mirrors that send to the same place as this one.
@@ -396,7 +396,7 @@ impl BridgeState {
 pub(crate) struct PortState {
     pub port: OfPort,
     pub name: String,
-    /// Name of the port of the configuration; that of the interface, unless it is another one's.
+    /// Name of the port of the configuration; that of the interface, unless it is another one's. Empty: it is [unbundled](PortSpec::unbundled).
     pub logical: String,
     pub device: Device,
     /// `None` for a patch port and a tunnel port, and while another device replaces one that has gone.
@@ -427,6 +427,11 @@ pub(crate) struct PortState {
 }
 
 impl PortState {
+    /// Whether it is no port of the configuration ([`PortSpec::unbundled`]).
+    pub fn is_unbundled(&self) -> bool {
+        self.logical.is_empty()
+    }
+
     /// Whether packets without Ethernet can be sent here.
     pub fn takes_bare(&self) -> bool {
         match &self.device {

@@ -25,6 +25,8 @@ pub struct PortSpec {
     /// The port of the configuration that it is an interface of, where that has another name: a bond, for instance
     /// ([`Bridge::set_bond`](crate::Bridge::set_bond)).
     pub logical: Option<String>,
+    /// It is no port of the configuration: NORMAL, mirrors, bonds and protocols know nothing of it. Flows and the host see it as any other.
+    pub unbundled: bool,
     /// What of LACP is configured for the interface: options that begin with `lacp-`.
     pub lacp: std::collections::BTreeMap<String, String>,
     /// How the path behind the interface is checked.
@@ -54,6 +56,7 @@ impl PortSpec {
             device,
             request: None,
             logical: None,
+            unbundled: false,
             lacp: Default::default(),
             path_checks: PathCheckConfig::default(),
             lldp: false,

@@ -14,6 +14,7 @@ impl BridgeState {
         let may_be = protocol != Protocol::Off
             && port.port != OfPort::LOCAL
             && !port.spanning_tree.config.is_internal
+            && !port.is_unbundled()
             && self.bond_of(port).is_none()
             && !self.is_mirror_port(port);
         let config = &port.spanning_tree.config;

@@ -19,7 +19,8 @@ impl Ctx<'_, '_> {
         self.wc.add(Field::VlanTci, (VLAN_PRESENT | 0xfff).into());
         let in_port = self.in_port();
         let source = self.port(in_port);
-        if source.is_none() && !matches!(in_port, OfPort::CONTROLLER | OfPort::ANY) {
+        let is_known = source.map_or(matches!(in_port, OfPort::CONTROLLER | OfPort::ANY), |port| !port.is_unbundled());
+        if !is_known {
             self.not_sent(DropReason::NoSuchPort);
             return self.event(|| Event::Warning("no input bundle, dropping"));
         }

@@ -441,6 +441,11 @@ impl Port {
         Port { vlans, interfaces: BTreeMap::from([(name.to_owned(), interface)]), ..Port::default() }
     }
 
+    /// The names of its interfaces, without a [fake](Interface::fake) one.
+    pub fn members(&self) -> impl Iterator<Item = &str> {
+        self.interfaces.iter().filter(|(_, interface)| !interface.fake).map(|(name, _)| &**name)
+    }
+
     /// The same port with one of its interfaces alone.
     pub fn with_only(&self, name: &str) -> Port {
         let interface = self.interfaces.get_key_value(name).map(|(name, interface)| (name.clone(), interface.clone()));
@@ -521,6 +526,8 @@ pub struct Interface {
     pub cfm: Cfm,
     /// LLDP is spoken by it (`lldp:enable`).
     pub lldp: bool,
+    /// It is no member of its bond, but a device of the bond's name for programs that look for one (`bond_fake_iface`).
+    pub fake: bool,
 }
 
 fn qos_fields<S: serde::Serializer>(qos: &Option<Qos>, serializer: S) -> Result<S::Ok, S::Error> {

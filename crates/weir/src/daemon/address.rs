@@ -39,7 +39,7 @@ pub fn lowest(
         .collect();
     let of_port = |port: &Port| match port.mac {
         Some(mac) => Some(mac).filter(|mac| is_of_card(*mac)),
-        None => devices.get(port.interfaces.first_key_value()?.0).copied(),
+        None => devices.get(port.members().next()?).copied(),
     };
     ports.iter().filter(|(name, _)| !outputs.contains(&***name)).filter_map(|(_, port)| of_port(port)).min()
 }

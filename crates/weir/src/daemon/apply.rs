@@ -359,7 +359,7 @@ impl LiveSwitch {
                 bridge.set_spanning_tree(number, spanning_tree(wanted, interface));
             }
         }
-        for name in wanted.interfaces.keys() {
+        for name in wanted.members() {
             match wanted.mii_interval {
                 Some(interval) => self.engine.mii.set(bridge.name(), name, interval),
                 None => self.engine.mii.forget(&self.engine.switch, bridge.name(), name),
@@ -394,6 +394,7 @@ impl LiveSwitch {
             device: self.open(name, interface)?,
             request: self.wanted_number(bridge, name, interface, had),
             logical: Some(port_name.to_owned()),
+            unbundled: interface.fake,
             lacp: interface.lacp.clone(),
             path_checks: path_checks(interface),
             lldp: interface.lldp,

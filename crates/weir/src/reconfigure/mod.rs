@@ -281,7 +281,8 @@ fn without_local(settings: &BridgeSettings) -> BridgeSettings {
 /// Whether an interface of a port stays, if need be with its device opened again. Otherwise it is taken away, and added again if it is wanted.
 fn stays(name: &str, have: &Port, want: &Port, owners: &Owners) -> bool {
     let both = have.interfaces.get(name).zip(want.interfaces.get(name));
-    both.is_some_and(|(have, want)| have.kind == want.kind && !owners.renumbers(name, have, want))
+    let is_same = |have: &Interface, want: &Interface| (&have.kind, have.fake) == (&want.kind, want.fake);
+    both.is_some_and(|(have, want)| is_same(have, want) && !owners.renumbers(name, have, want))
 }
 
 /// Whether the device of an interface that stays has to take other options, or to make place for another one. A patch port gets another

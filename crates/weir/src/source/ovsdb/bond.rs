@@ -6,7 +6,7 @@ use std::time::Duration;
 use ofproto::{BondMode, BondSettings};
 use ovsdb::Row;
 
-use crate::config::desired::{Lacp, LastActive, MII_INTERVAL, parse_mac};
+use crate::config::desired::{Interface, Lacp, LastActive, MII_INTERVAL, parse_mac};
 
 /// The shortest interval of rebalancing, but for none at all. As in OVS.
 const SHORTEST_REBALANCE: i64 = 1000;
@@ -63,6 +63,14 @@ pub fn mii_interval(port: &Row) -> Option<Duration> {
     let other = |key| port.map_string("other_config", key);
     let interval = other("bond-miimon-interval").and_then(|text| text.parse::<u64>().ok()).filter(|&millis| millis > 0);
     (other("bond-detect-mode") == Some("miimon")).then(|| interval.map_or(MII_INTERVAL, Duration::from_millis))
+}
+
+/// The device of the bond's name that `bond_fake_iface` asks for, where the port is a bond of these members. A member of that name takes
+/// precedence.
+pub fn fake_interface(port: &Row, members: &BTreeMap<String, Interface>, dummies: bool) -> Option<Interface> {
+    let kind = if dummies { "dummy-internal" } else { "internal" };
+    let is_wanted = members.len() > 1 && port.boolean("bond_fake_iface") == Some(true);
+    is_wanted.then(|| Interface { kind: kind.to_owned(), fake: true, ingress_offload: true, ..Interface::default() })
 }
 
 /// The member that was active when the daemon ended (`bond_active_slave`).

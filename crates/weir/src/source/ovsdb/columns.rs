@@ -132,6 +132,7 @@ pub const TABLES: &[TableColumns] = &[
         name: "Port",
         read: &[
             "bond_downdelay",
+            "bond_fake_iface",
             "bond_mode",
             "bond_updelay",
             "cvlans",
@@ -147,7 +148,7 @@ pub const TABLES: &[TableColumns] = &[
             "vlan_mode",
         ],
         written: &["bond_active_slave", "rstp_statistics", "rstp_status", "statistics", "status"],
-        without_effect: &["bond_fake_iface"],
+        without_effect: &[],
         keys: &[
             "all-members-active",
             "bond-detect-mode",

@@ -355,6 +355,9 @@ impl DatabaseState {
                     interface.qos.clone_from(&qos);
                     interface.mcast_snooping = mcast_snooping;
                 });
+                if let Some(fake) = bond::fake_interface(port, &interfaces, dummies) {
+                    interfaces.entry(port_name.to_owned()).or_insert(fake);
+                }
                 let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
                 let spanning_tree = spanning_tree::options(port);
                 let (vlans, mac) = (vlans(port), self.or_warn(port_mac(port, port_name)));
@@ -512,6 +515,7 @@ impl DatabaseState {
             bfd: path_checks::bfd(row),
             cfm: path_checks::cfm(row),
             lldp: lldp::is_on(row),
+            fake: false,
         })
     }
 

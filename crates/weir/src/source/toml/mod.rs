@@ -564,6 +564,7 @@ fn read_interface(s: &mut Section) -> Interface {
         bfd: path_checks::read_bfd(s),
         cfm: path_checks::read_cfm(s),
         lldp: s.bool("lldp").unwrap_or(false),
+        fake: false,
     }
 }
 
