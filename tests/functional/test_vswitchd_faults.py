@@ -232,9 +232,9 @@ def test_what_has_no_effect_is_named_once(ovs):  # noqa: F811
     ovs.start()
     dummy_bridge(ovs, "p1")
     ovs.vsctl("set", "open", ".", "other_config:smc-enable=true")
-    ovs.vsctl("set", "port", "p1", "bond_fake_iface=true")
+    ovs.vsctl("set", "port", "p1", "other_config:transient=true")
     ovs.vsctl("set", "bridge", "br0", "external_ids:a=b")
-    for note in ["other_config:smc-enable has no effect", "port p1: bond_fake_iface has no effect"]:
+    for note in ["other_config:smc-enable has no effect", "port p1: other_config:transient has no effect"]:
         assert ovs.log().count(note) == 1, note
     assert ovs.log().count("has no effect") == 2
 

@@ -13,8 +13,6 @@ pub struct TableColumns {
     read: &'static [&'static str],
     /// Columns that say what is.
     written: &'static [&'static str],
-    /// Columns without effect, which the log names where they are set.
-    pub without_effect: &'static [&'static str],
     /// Keys of `other_config` that are read. The log names others.
     pub keys: &'static [&'static str],
 }
@@ -22,7 +20,7 @@ pub struct TableColumns {
 impl TableColumns {
     /// The columns that are asked for.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> {
-        [self.read, self.written, self.without_effect].into_iter().flatten().copied()
+        [self.read, self.written].into_iter().flatten().copied()
     }
 }
 
@@ -32,7 +30,6 @@ pub const TABLES: &[TableColumns] = &[
         name: "Open_vSwitch",
         read: &["bridges", "datapaths", "next_cfg", "other_config", "ssl"],
         written: &["cur_cfg", "datapath_types", "dpdk_initialized", "dpdk_version", "iface_types", "ovs_version"],
-        without_effect: &[],
         keys: &[
             "bundle-idle-timeout",
             "conntrack-early-drop",
@@ -99,7 +96,6 @@ pub const TABLES: &[TableColumns] = &[
             "stp_enable",
         ],
         written: &["datapath_id", "datapath_version", "rstp_status", "status"],
-        without_effect: &[],
         keys: &[
             "controller-queue-size",
             "datapath-id",
@@ -148,7 +144,6 @@ pub const TABLES: &[TableColumns] = &[
             "vlan_mode",
         ],
         written: &["bond_active_slave", "rstp_statistics", "rstp_status", "statistics", "status"],
-        without_effect: &[],
         keys: &[
             "all-members-active",
             "bond-detect-mode",
@@ -220,7 +215,6 @@ pub const TABLES: &[TableColumns] = &[
             "statistics",
             "status",
         ],
-        without_effect: &[],
         keys: &[
             "cfm_ccm_pcp",
             "cfm_ccm_vlan",
@@ -257,7 +251,6 @@ pub const TABLES: &[TableColumns] = &[
             "type",
         ],
         written: &["is_connected", "role", "status"],
-        without_effect: &[],
         keys: &["dscp"],
     },
     TableColumns {
@@ -273,49 +266,42 @@ pub const TABLES: &[TableColumns] = &[
             "snaplen",
         ],
         written: &["statistics"],
-        without_effect: &[],
         keys: &[],
     },
     TableColumns {
         name: "SSL",
         read: &["bootstrap_ca_cert", "ca_cert", "certificate", "private_key"],
         written: &[],
-        without_effect: &[],
         keys: &[],
     },
     TableColumns {
         name: "Flow_Table",
         read: &["flow_limit", "groups", "name", "overflow_policy", "prefixes"],
         written: &[],
-        without_effect: &[],
         keys: &[],
     },
     TableColumns {
         name: "Datapath",
         read: &["ct_zone_default_limit", "ct_zones"],
         written: &["capabilities"],
-        without_effect: &[],
         keys: &[],
     },
     TableColumns {
         name: "AutoAttach",
         read: &["mappings", "system_description", "system_name"],
         written: &[],
-        without_effect: &[],
         keys: &[],
     },
     TableColumns {
         name: "sFlow",
         read: &["agent", "header", "polling", "sampling", "targets"],
         written: &[],
-        without_effect: &[],
         keys: &[],
     },
     TableColumns {
         name: "NetFlow",
         read: &["active_timeout", "add_id_to_interface", "engine_id", "engine_type", "targets"],
         written: &[],
-        without_effect: &[],
         keys: &[],
     },
     TableColumns {
@@ -330,23 +316,20 @@ pub const TABLES: &[TableColumns] = &[
             "targets",
         ],
         written: &[],
-        without_effect: &[],
         keys: &["enable-input-sampling", "enable-output-sampling", "enable-tunnel-sampling", "virtual_obs_id"],
     },
     TableColumns {
         name: "Flow_Sample_Collector_Set",
         read: &["bridge", "id", "ipfix"],
         written: &[],
-        without_effect: &[],
         keys: &[],
     },
-    TableColumns { name: "CT_Zone", read: &["limit", "timeout_policy"], written: &[], without_effect: &[], keys: &[] },
-    TableColumns { name: "CT_Timeout_Policy", read: &["timeouts"], written: &[], without_effect: &[], keys: &[] },
+    TableColumns { name: "CT_Zone", read: &["limit", "timeout_policy"], written: &[], keys: &[] },
+    TableColumns { name: "CT_Timeout_Policy", read: &["timeouts"], written: &[], keys: &[] },
     TableColumns {
         name: "QoS",
         read: &["other_config", "queues", "type"],
         written: &[],
-        without_effect: &[],
         // As ports::qos::TYPES declares them.
         keys: &[
             "cbs", "cir", "ebs", "eir", "flows", "interval", "latency", "limit", "loss", "max-rate", "perturb",
@@ -357,7 +340,6 @@ pub const TABLES: &[TableColumns] = &[
         name: "Queue",
         read: &["dscp", "other_config"],
         written: &[],
-        without_effect: &[],
         keys: &["burst", "cbs", "cir", "ebs", "eir", "max-rate", "min-rate", "priority"],
     },
 ];

@@ -12,24 +12,12 @@ pub fn notes(replica: &Replica) -> BTreeSet<String> {
     for table in TABLES {
         for row in replica.rows(table.name) {
             let name = describe(table.name, row);
-            let set = table.without_effect.iter().filter(|column| is_set(row, column));
-            notes.extend(set.map(|column| format!("{name}: {column} has no effect")));
             let keys = row.string_pairs("other_config").map(|(key, _)| key);
             let others = keys.filter(|key| !table.keys.contains(key));
             notes.extend(others.map(|key| format!("{name}: other_config:{key} has no effect")));
         }
     }
     notes
-}
-
-/// Whether a column has a value other than the one that it has by default.
-fn is_set(row: &Row, column: &str) -> bool {
-    let Some(value) = row.get(column) else { return false };
-    match (row.boolean(column), row.integer(column)) {
-        (Some(on), _) => on,
-        (_, Some(number)) => number != 0,
-        _ => !value.is_empty() && row.string(column) != Some(""),
-    }
 }
 
 fn describe(table: &str, row: &Row) -> String {
