@@ -1,6 +1,7 @@
 """`weir vswitchd`: a real ovsdb-server and Debian's tools drive Weir in the place of ovs-vswitchd."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -119,10 +120,54 @@ def test_what_runs_is_written_back(ovs):
     assert ovs.get("interface", "p1", "admin_state") == "up"
     assert ovs.get("interface", "p1", "mtu") == "1500"
     assert ovs.get("open", ".", "ovs_version") == "3.1.0"
-    assert "patch" in ovs.get("open", ".", "iface_types")
+    # What an orchestrator looks for before it makes a port.
+    assert {"patch", "system", "internal", "vxlan", "geneve", "gre"} <= set(re.findall(r"[\w-]+", ovs.get("open", ".", "iface_types")))
     assert "netdev" in ovs.get("open", ".", "datapath_types")
     ovs.appctl("netdev-dummy/set-admin-state", "p1", "down")
     until(lambda: ovs.get("interface", "p1", "admin_state") == "down", what="the new state")
+
+
+def test_who_adds_a_port_finds_its_counters_at_once(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    assert "rx_packets=0" in ovs.get("interface", "p1", "statistics")
+    ovs.vsctl("add-port", "br0", "a", "--", "set", "interface", "a", "type=patch", "options:peer=b")
+    assert ovs.get("interface", "a", "statistics") == "{rx_bytes=0, rx_packets=0, tx_bytes=0, tx_packets=0}"
+    assert [ovs.get("interface", "a", column) for column in ("ifindex", "link_resets")] == ["0", "0"]
+    ovs.vsctl("add-port", "br0", "t", "--", "set", "interface", "t", "type=vxlan", "options:remote_ip=192.0.2.1")
+    assert [ovs.get("interface", "t", column) for column in ("ifindex", "mtu")] == ["0", "[]"]
+    # Nor are those of another daemon left there for long.
+    ovs.stop()
+    ovs.vsctl("--no-wait", "set", "interface", "p1", "statistics:rx_packets=7")
+    ovs.start()
+    assert "rx_packets=0" in ovs.get("interface", "p1", "statistics")
+
+
+def test_the_counters_of_a_patch_port(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("add-port", "br0", "a", "--", "set", "interface", "a", "type=patch", "options:peer=b")
+    ovs.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=dummy",
+              "--", "add-port", "br1", "b", "--", "set", "interface", "b", "type=patch", "options:peer=a")
+    frame = "ff" * 6 + "020000000001" + "88b5" + "00" * 46
+    for _ in range(3):
+        ovs.appctl("netdev-dummy/receive", "p1", frame)
+    for port, way in [("a", "tx"), ("b", "rx")]:
+        expected = {f"{way}_packets=3", f"{way}_bytes={3 * len(frame) // 2}"}
+        until(lambda: expected <= set(ovs.get("interface", port, "statistics").strip("{}").split(", ")), 15, "three packets")
+
+
+def test_a_patch_port_that_leads_nowhere(ovs):
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.vsctl("add-port", "br0", "a", "--", "set", "interface", "a", "type=patch", "options:peer=b", check=False)
+    problem = "No usable peer 'b' exists in 'dummy' datapath."
+    assert ovs.get("interface", "a", "error") == problem
+    assert problem in ovs.vsctl("show")
+    ovs.vsctl("add-port", "br0", "b", "--", "set", "interface", "b", "type=patch", "options:peer=c", check=False)
+    assert ovs.get("interface", "a", "error") == problem, "it leads elsewhere"
+    ovs.vsctl("set", "interface", "b", "options:peer=a")
+    until(lambda: [ovs.get("interface", port, "error") for port in "ab"] == ["[]", "[]"], what="both ends")
 
 
 def test_what_another_daemon_left_as_port_status_goes(ovs):

@@ -291,8 +291,7 @@ impl Port for Tap {
     }
 
     fn features(&self) -> Features {
-        // The kernel invents a speed for tap devices.
-        Features::default()
+        self.interface().features()
     }
 
     fn offloads(&self) -> Offloads {
@@ -305,7 +304,7 @@ impl Port for Tap {
     }
 
     fn status(&self) -> Vec<(&'static str, String)> {
-        vec![("driver_name", "tun".into())]
+        self.interface().driver().status().collect()
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {

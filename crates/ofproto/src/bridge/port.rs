@@ -355,6 +355,16 @@ impl Bridge {
         which(bridge).into_iter().map(|state| info(state, &forwarding)).collect()
     }
 
+    /// Whether a patch port leads anywhere: to one that leads here.
+    pub fn has_peer(&self, port: OfPort) -> bool {
+        let forwarding = self.switch.forwarding.read();
+        let state = forwarding.bridges.get(&self.id).and_then(|bridge| bridge.ports.get(&port));
+        state.is_some_and(|state| match &state.device {
+            Device::Patch { peer, .. } => forwarding.peer(&state.name, peer).is_some(),
+            _ => false,
+        })
+    }
+
     /// Descriptions of a port, or of all for ANY, by number; none of a port that is not there.
     pub fn port_descs(&self, port: OfPort) -> Vec<PortDesc> {
         self.each_port(port, |_, _, state| state.describe())

@@ -14,6 +14,8 @@ const PIECE: usize = 8;
 /// OFPIT_*: goto-table, write-metadata, write-, apply- and clear-actions, meter (numbers 1 to 6).
 const INSTRUCTIONS: u32 = 0b111_1110;
 
+/// Meter.
+const METER: u32 = 1 << 6;
 /// Goto-table, which the last table does not have.
 const GOTO: u32 = 1 << 1;
 
@@ -42,13 +44,19 @@ pub(super) fn actions(version: Version) -> u32 {
     }
 }
 
+/// The instructions of a version, one bit for each OFPIT_*. A meter is one in OpenFlow 1.3 and 1.4; from 1.5 on it is an action. No table
+/// comes after the last one.
+fn instructions(version: Version, is_last: bool) -> u32 {
+    let meter = if matches!(version, Version::V1_3 | Version::V1_4) { 0 } else { METER };
+    INSTRUCTIONS & !(meter | if is_last { GOTO } else { 0 })
+}
+
 /// What table statistics of OpenFlow 1.1 and 1.2 say that a table can do.
 pub(super) fn abilities(version: Version, table: TableId, miss: TableMiss) -> TableAbilities {
     let last = table.0 + 1 == N_TABLES;
     let mut out = TableAbilities { miss, ..TableAbilities::default() };
-    // The meter instruction came with OpenFlow 1.3.
     (out.write_actions, out.apply_actions) = (actions(version), actions(version));
-    out.instructions = INSTRUCTIONS & 0b11_1110 & !if last { GOTO } else { 0 };
+    out.instructions = instructions(version, last);
     if version == Version::V1_1 {
         (out.matches, out.wildcards) = (FIELDS11, FIELDS11);
         return out;
@@ -92,7 +100,7 @@ pub(super) fn tables(bridge: &Bridge, version: Version) -> Pieces {
             config: 0,
             max_entries: stats.max_entries,
             normal: TableFeaturesSet {
-                instructions: if next.is_empty() { INSTRUCTIONS & !GOTO } else { INSTRUCTIONS },
+                instructions: instructions(version, next.is_empty()),
                 next_tables: next.map(TableId).collect(),
                 write_actions: ACTIONS,
                 apply_actions: ACTIONS,

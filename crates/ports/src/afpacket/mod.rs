@@ -45,7 +45,7 @@ use reception::Reception;
 
 use crate::kind::{Env, Kind};
 use crate::link::qdisc::{self, Discipline};
-use crate::link::{Facts, Interface};
+use crate::link::{Driver, Facts, Interface};
 use crate::options::{Form, OptionDef, Options};
 use crate::spec::PortSpec;
 use crate::stats::{PortCounters, TxCounters};
@@ -105,7 +105,7 @@ struct AfPacket {
     qdisc_bypass: bool,
     offloads: Offloads,
     memory: &'static Memory,
-    driver: String,
+    driver: Driver,
     /// The queueing discipline that was set up for it.
     discipline: Mutex<Discipline>,
 }
@@ -154,7 +154,7 @@ impl AfPacket {
             qdisc_bypass: options.flag("qdisc-bypass", false),
             offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso(), tunnels: false },
             memory: env.memory,
-            driver: interface.driver().unwrap_or_default(),
+            driver: interface.driver(),
             rx: Mutex::new(rx),
             discipline: Mutex::default(),
             shared,
@@ -280,7 +280,7 @@ impl Port for AfPacket {
 
     fn status(&self) -> Vec<(&'static str, String)> {
         let ring = if self.receptions.iter().all(|reception| reception.has_ring()) { "TPACKET_V2" } else { "none" };
-        vec![("driver_name", self.driver.clone()), ("rx-ring", ring.into())]
+        self.driver.clone().status().chain([("rx-ring", ring.to_owned())]).collect()
     }
 
     fn queues(&self) -> Vec<u32> {

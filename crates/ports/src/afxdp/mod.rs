@@ -541,7 +541,7 @@ impl Port for Afxdp {
             ("n_rxq", self.shared.queues.len().to_string()),
             ("n_txq", self.tx_queues.to_string()),
         ];
-        status.extend(self.interface.driver().map(|driver| ("driver_name", driver)));
+        status.extend(self.interface.driver().status());
         status.extend(self.shared.dropping.rules().map(|rules| ("ingress-offloaded-rules", rules.to_string())));
         status
     }

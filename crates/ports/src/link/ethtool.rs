@@ -37,6 +37,26 @@ pub struct Channels {
     pub tx: u32,
 }
 
+/// What a driver says of itself. Each is empty where the driver has nothing to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Its name: "veth", "ixgbe", "virtio_net".
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The version of the device's firmware.
+    pub firmware: String,
+}
+
+impl Driver {
+    /// As the column `status` has it; nothing of a driver without name.
+    pub fn status(self) -> impl Iterator<Item = (&'static str, String)> {
+        let facts = [("driver_name", self.name), ("driver_version", self.version), ("firmware_version", self.firmware)];
+        let has_name = !facts[0].1.is_empty();
+        facts.into_iter().filter(move |_| has_name)
+    }
+}
+
 /// The socket that the ioctl wants. It fixes the network namespace.
 pub(super) struct Socket(OwnedFd);
 
@@ -111,7 +131,7 @@ impl Socket {
         Ok(Socket(socket))
     }
 
-    pub fn driver(&self, name: &str) -> io::Result<String> {
+    pub fn driver(&self, name: &str) -> io::Result<Driver> {
         let mut info = DriverInfo {
             cmd: ETHTOOL_GDRVINFO,
             driver: [0; 32],
@@ -124,8 +144,9 @@ impl Socket {
         };
         // SAFETY: `DriverInfo` is the structure of this command.
         unsafe { self.ioctl(name, &mut info)? };
-        let end = info.driver.iter().position(|&b| b == 0).unwrap_or(info.driver.len());
-        Ok(String::from_utf8_lossy(&info.driver[..end]).into_owned())
+        let text =
+            |bytes: &[u8; 32]| String::from_utf8_lossy(bytes.split(|&b| b == 0).next().unwrap_or(bytes)).into_owned();
+        Ok(Driver { name: text(&info.driver), version: text(&info.version), firmware: text(&info.firmware) })
     }
 
     pub fn channels(&self, name: &str) -> io::Result<Channels> {
@@ -205,7 +226,7 @@ impl Socket {
         let speed = if info.speed > i32::MAX as u32 { 0 } else { info.speed };
         Ok(Features {
             speed_mbps: speed,
-            max_speed_mbps: max_speed(&info.maps[..words]).max(speed),
+            max_speed_mbps: max_speed(&info.maps[..words]),
             full_duplex: info.duplex == DUPLEX_FULL,
             copper: matches!(info.port, PORT_TP | PORT_DA),
             autonegotiation: info.autoneg == AUTONEG_ENABLE,

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::{Error, Features, Link, Mac, Stats};
 
 pub use address::Ipv4Config;
-pub use ethtool::Channels;
+pub use ethtool::{Channels, Driver};
 use table::TrackedLink;
 pub use table::{LinkId, LinkTable};
 
@@ -242,17 +242,17 @@ impl Interface {
         self.entry.features(|name| self.table.ethtool.features(name).unwrap_or_default())
     }
 
-    /// Name of the driver: "veth", "ixgbe", "virtio_net"; `None` where it has no name.
-    pub fn driver(&self) -> Option<String> {
-        let ask = || self.present_name().and_then(|name| self.table.ethtool.driver(&name)).ok();
-        self.entry.driver.get_or_init(|| ask().filter(|driver| !driver.is_empty())).clone()
+    /// What its driver says of itself.
+    pub fn driver(&self) -> Driver {
+        let ask = || self.present_name().and_then(|name| self.table.ethtool.driver(&name)).unwrap_or_default();
+        self.entry.driver.get_or_init(ask).clone()
     }
 
     /// Whether what comes out of it may come from a kernel's stack as that hands it to its device, with
     /// checksums left to that: from a virtual interface or a paravirtual NIC rather than from a wire.
     pub fn leads_to_stack(&self) -> bool {
         let facts = self.known();
-        let paravirtual = || self.driver().is_some_and(|driver| PARAVIRTUAL.contains(&driver.as_str()));
+        let paravirtual = || PARAVIRTUAL.contains(&&*self.driver().name);
         !facts.kind.is_empty() || facts.loopback || paravirtual()
     }
 

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags};
 
+use super::ethtool::Driver;
 use super::netlink::{Event, Events, Netlink};
 use super::{Facts, ethtool};
 use crate::Features;
@@ -51,8 +52,8 @@ pub(super) struct TrackedLink {
     told: AtomicU64,
     /// Speed and duplex, and what `told` was when the driver was asked.
     features: Mutex<Option<(u64, Features)>>,
-    /// Name of the driver, once it was asked for.
-    pub driver: OnceLock<Option<String>>,
+    /// What the driver says of itself, once it was asked for.
+    pub driver: OnceLock<Driver>,
     gone: AtomicBool,
 }
 

@@ -70,10 +70,14 @@ fn vlan(port: &PortShow) -> String {
     }
 }
 
+/// Facts of a port that would only fill the line.
+const NO_DETAILS: [&str; 2] = ["driver_version", "firmware_version"];
+
 fn details(port: &PortShow) -> String {
+    let status = || port.status.iter().filter(|(name, _)| !NO_DETAILS.contains(&&***name));
     match &port.error {
         Some(error) => error.clone(),
-        None => port.status.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" "),
+        None => status().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" "),
     }
 }
 

@@ -63,7 +63,7 @@ impl Show<'_> {
                 let delay = if member.enabled { "downdelay" } else { "updelay" };
                 writeln!(f, "  {delay} expires in {} ms", at.since(self.now).as_millis())?;
             }
-            writeln!(f, "  may_enable: {}", member.may_enable && member.path_up)?;
+            writeln!(f, "  may_enable: {}", member.can_be_up())?;
             if self.bond.is_balanced() {
                 let loads = self.bond.loads_of(port).map(|(bucket, bytes)| (bucket, bytes / 1024));
                 for (bucket, kilobytes) in loads.filter(|(_, kilobytes)| *kilobytes > 0) {

@@ -46,7 +46,7 @@ pub(crate) struct MemberInfo {
 
 impl BondMember {
     /// Whether everything but its delay lets it carry traffic.
-    fn can_be_up(&self) -> bool {
+    pub(super) fn can_be_up(&self) -> bool {
         self.carrier && self.may_enable && self.path_up
     }
 }

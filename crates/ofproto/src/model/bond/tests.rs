@@ -187,7 +187,7 @@ fn texts() {
          lb_output action: disabled, bond-id: -1\nall members active: false\nupdelay: 0 ms\ndowndelay: 0 ms\n\
          next rebalance: 750 ms\nlacp_status: off\nlacp_fallback_ab: false\n\
          active-backup primary: p9 (no such member)\nactive member mac: 02:00:00:00:00:01(p1)\n\
-         \nmember p1: enabled\n  active member\n  may_enable: true\n\nmember p2: disabled\n  may_enable: true\n\n"
+         \nmember p1: enabled\n  active member\n  may_enable: true\n\nmember p2: disabled\n  may_enable: false\n\n"
     );
     assert_eq!(show::Line(&bond).to_string(), "bond0\tbalance-slb\t0\tp1, p2\n");
 }

@@ -64,13 +64,22 @@ pub fn dpif_show(context: &Context, _: &[String]) -> Outcome {
                     Some(peer) => writeln!(text, "    {} {number}/none: (patch: peer={peer})", port.name),
                     None => {
                         let options = options_text(&port.options);
-                        writeln!(text, "    {} {number}/{dp_port}: ({}{options})", port.name, port.kind)
+                        writeln!(text, "    {} {number}/{dp_port}: ({}{options})", port.name, ovs_type(port.kind))
                     }
                 };
             }
         }
     }
     Ok(text)
+}
+
+/// The type of a port as OVS's userspace datapath calls it.
+fn ovs_type(kind: &'static str) -> &'static str {
+    match kind {
+        "afpacket" => "system",
+        "internal" => "tap",
+        _ => kind,
+    }
 }
 
 /// What follows the type of a port: nothing where there are no options.
@@ -117,11 +126,14 @@ fn show_datapath(
     let ((hit, missed, lost), flows) = (lookups(datapath), datapath.flow_count());
     let mut text = format!("{name}:\n  lookups: hit:{hit} missed:{missed} lost:{lost}\n  flows: {flows}\n");
     for (number, port) in datapath.ports() {
-        let kind = kind(number).unwrap_or_else(|| port.kind());
+        let kind = ovs_type(kind(number).unwrap_or_else(|| port.kind()));
         let mut options = port.shown_options();
         options.extend(port.is_tunnel().then(|| ("packet_type", "ptap".to_owned())));
-        let options = options_text(&options);
-        let _ = writeln!(text, "  port {}: {} ({kind}{options})", number.0, port.name());
+        let shown = match (kind, options_text(&options)) {
+            ("system", options) if options.is_empty() => String::new(),
+            (kind, options) => format!(" ({kind}{options})"),
+        };
+        let _ = writeln!(text, "  port {}: {}{shown}", number.0, port.name());
         if statistics {
             show_statistics(&mut text, &port.stats());
         }

@@ -17,6 +17,9 @@ use crate::config::desired::{Controller, ControllerKind};
 /// The first pause between two attempts to connect; each further one is twice as long.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 
+/// What the log says before the reason, which is all that the database has.
+const CANNOT_CONNECT: &str = "cannot connect: ";
+
 /// How long one attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -40,7 +43,8 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
             lost_since = timer.now();
         }
         tracing::info!(bridge = peers.bridge.name(), %target, "controller: {error}");
-        state.change(|status| status.error = Some(error));
+        let reason = error.strip_prefix(CANNOT_CONNECT).unwrap_or(&error).to_owned();
+        state.change(|status| status.error = Some(reason));
         // The bridge may have to fail open within the pause.
         let until_fail_open = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
         let pause = backoff.next();
@@ -60,8 +64,8 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
 async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) -> (String, bool) {
     let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target, controller, peers, state)).await {
         Some(Ok(stream)) => stream,
-        Some(Err(e)) => return (format!("cannot connect: {e}"), false),
-        None => return ("cannot connect: no answer".into(), false),
+        Some(Err(e)) => return (format!("{CANNOT_CONNECT}{e}"), false),
+        None => return (format!("{CANNOT_CONNECT}no answer"), false),
     };
     let started = peers.timer.now();
     let name = target.to_string();
@@ -78,7 +82,11 @@ async fn open(
     peers: &Peers,
     state: &ControllerState,
 ) -> Result<Box<dyn Stream>, String> {
-    let words = |e: io::Error| e.to_string();
+    // As the C library has it, without the number.
+    let words = |e: io::Error| {
+        let text = e.to_string();
+        text.split(" (os error ").next().unwrap_or_default().to_owned()
+    };
     let open_tcp = async |host: &str, port: u16| {
         let addresses = resolve(host, port).await.map_err(words)?;
         state.whereabouts.found(&addresses);

@@ -318,12 +318,7 @@ pub const TABLES: &[TableColumns] = &[
         written: &[],
         keys: &["enable-input-sampling", "enable-output-sampling", "enable-tunnel-sampling", "virtual_obs_id"],
     },
-    TableColumns {
-        name: "Flow_Sample_Collector_Set",
-        read: &["bridge", "id", "ipfix"],
-        written: &[],
-        keys: &[],
-    },
+    TableColumns { name: "Flow_Sample_Collector_Set", read: &["bridge", "id", "ipfix"], written: &[], keys: &[] },
     TableColumns { name: "CT_Zone", read: &["limit", "timeout_policy"], written: &[], keys: &[] },
     TableColumns { name: "CT_Timeout_Policy", read: &["timeouts"], written: &[], keys: &[] },
     TableColumns {

@@ -166,7 +166,7 @@ impl OvsdbSource {
         }
         let waits = self.given.as_ref().is_some_and(|given| given.desired.datapath.flow_restore_wait);
         let wanted = read::read(&state.replica, &self.rules, waits);
-        self.extent = Extent::Status;
+        self.extent = self.extent_due(self.stats_written.is_none());
         if self.given.as_ref() == Some(&wanted) {
             return Some(SourceEvent::Nothing);
         }
@@ -181,12 +181,17 @@ impl OvsdbSource {
     /// Has written what changes by itself: statistics, when it is time for them, or else only the status.
     fn write_what_changed(&mut self) -> SourceEvent {
         let now = self.timer.now();
-        self.extent = Extent::Status;
-        if self.stats_written.is_none_or(|written| now.since(written) >= self.stats_interval()) {
-            self.stats_written = Some(now);
-            self.extent = Extent::StatusAndStatistics;
-        }
+        let is_due = self.stats_written.is_none_or(|written| now.since(written) >= self.stats_interval());
+        self.extent = self.extent_due(is_due);
         SourceEvent::Nothing
+    }
+
+    fn extent_due(&mut self, statistics: bool) -> Extent {
+        if !statistics {
+            return Extent::Status;
+        }
+        self.stats_written = Some(self.timer.now());
+        Extent::StatusAndStatistics
     }
 
     fn stats_interval(&self) -> Duration {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ofproto::PortInfo;
-use openflow::{OfPort, Role};
+use openflow::{OfPort, PortStats, Role};
 use ovsdb::transaction::Values;
 use ovsdb::{Atom, Datum, Replica, Row, Transaction};
 use packet::Time;
@@ -83,7 +83,8 @@ impl Writer<'_> {
         let Some(row) = self.replica.rows("Open_vSwitch").next() else { return };
         let dpdk_ready = dpdk::state().is_ready();
         let names = registry::KINDS.iter().flat_map(|kind| kind.names).copied();
-        let kinds = names.filter(|name| dpdk_ready || !name.starts_with("dpdk")).chain(["patch"]);
+        let kinds = names.filter(|name| dpdk_ready || !name.starts_with("dpdk"));
+        let kinds = kinds.chain(ports::tunnel::KIND.names.iter().copied()).chain(["patch"]);
         let columns = [
             ("cur_cfg", self.state.next_cfg.into()),
             ("ovs_version", OVS_VERSION.into()),
@@ -130,7 +131,7 @@ impl Writer<'_> {
             for interface in interfaces.collect::<Vec<_>>() {
                 let device = interface.string("name").unwrap_or_default();
                 match (ports.get(device), &bridge) {
-                    (Some(info), Some(bridge)) => self.interface(interface, bridge, info),
+                    (Some(info), Some(bridge)) => self.interface(interface, (row, bridge), info),
                     _ => self.missing(interface, name, port, device),
                 }
             }
@@ -189,10 +190,10 @@ impl Writer<'_> {
         self.update(row, columns);
     }
 
-    /// An interface whose port is there.
-    fn interface(&mut self, row: &Row, bridge: &ofproto::Bridge, info: &PortInfo) {
+    /// An interface whose port is there, of the bridge of a row.
+    fn interface(&mut self, row: &Row, (of, bridge): (&Row, &ofproto::Bridge), info: &PortInfo) {
         let number = if info.port == OfPort::LOCAL { OFPORT_LOCAL } else { i64::from(info.port.0) };
-        let error = self.failure(bridge.name(), &info.name).map(in_words);
+        let error = self.failure(bridge.name(), &info.name).map(in_words).or_else(|| lacks_peer(of, bridge, info));
         self.update(row, [("ofport", number.into()), ("error", optional(error))]);
         let current = bridge.lacp_current(info.port);
         self.update(row, [("lacp_current", Datum::set(current))]);
@@ -200,7 +201,15 @@ impl Writer<'_> {
         let Some(device) = &info.device else {
             let mac = bridge.port_descs(info.port).first().map(|desc| desc.hw_addr.0);
             let mac = optional(mac.map(|mac| format_mac(&mac)));
-            self.update(row, [("mac_in_use", mac), ("link_state", "up".into()), ("admin_state", "up".into())]);
+            let columns = [
+                ("mac_in_use", mac),
+                ("link_state", "up".into()),
+                ("admin_state", "up".into()),
+                ("link_resets", 0.into()),
+                ("ifindex", 0.into()),
+            ];
+            self.update(row, columns);
+            self.statistics(row, || bridge.port_stats(info.port).first().map(counted).unwrap_or_default());
             return;
         };
         let (link, features) = (device.link(), device.features());
@@ -208,26 +217,37 @@ impl Writer<'_> {
         let speed = (features.speed_mbps > 0).then(|| i64::from(features.speed_mbps) * 1_000_000);
         let duplex = speed.map(|_| if features.full_duplex { "full" } else { "half" });
         let resets = i64::try_from(link.resets).unwrap_or(i64::MAX);
+        // As in OVS: a tunnel is no device of the kernel, and has no MTU of its own.
+        let is_tunnel = ports::tunnel::KIND.names.contains(&info.kind);
+        let ifindex = device.ifindex().or(is_tunnel.then_some(0));
         let columns = [
             ("mac_in_use", format_mac(&device.mac()).into()),
-            ("mtu", device.mtu().into()),
+            ("mtu", optional((!is_tunnel).then(|| device.mtu()))),
             ("link_state", state(link.up)),
             ("admin_state", state(link.admin_up)),
             ("link_resets", resets.into()),
             ("link_speed", optional(speed)),
             ("duplex", optional(duplex)),
-            ("ifindex", optional(device.ifindex())),
+            ("ifindex", optional(ifindex)),
             ("status", Datum::map(device.status())),
         ];
         self.update(row, columns);
-        if self.extent == Extent::StatusAndStatistics {
+        self.statistics(row, || {
             let mut counters = statistics(&device.stats());
             counters.extend(device.custom_stats().into_iter().map(|(name, n)| (name.to_owned(), n)));
             if let Some(policed) = info.dp_port.and_then(|port| self.running.datapath.policer_drops(port)) {
                 let names = ["ovs_rx_qos_drops", "ovs_tx_qos_drops"].map(str::to_owned);
                 counters.extend(names.into_iter().zip(policed));
             }
-            let counters = counters.into_iter().map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
+            counters
+        });
+    }
+
+    /// The counters of an interface, where it is time for them. Whoever has added one finds them at once.
+    fn statistics(&mut self, row: &Row, counters: impl FnOnce() -> BTreeMap<String, u64>) {
+        let has_none = row.get("statistics").is_some_and(Datum::is_empty);
+        if self.extent == Extent::StatusAndStatistics || has_none {
+            let counters = counters().into_iter().map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));
             self.update(row, [("statistics", Datum::map(counters))]);
         }
     }
@@ -280,6 +300,24 @@ fn in_words(failed: &FailedPort) -> String {
     }
     let why = error.strip_prefix(name).and_then(|e| e.strip_prefix(": ")).unwrap_or(error);
     format!("could not open network device {name} ({why})")
+}
+
+/// What is wrong with a patch port of the bridge of a row that leads nowhere.
+fn lacks_peer(row: &Row, bridge: &ofproto::Bridge, info: &PortInfo) -> Option<String> {
+    let peer = info.peer.as_ref().filter(|_| !bridge.has_peer(info.port))?;
+    let datapath = row.string("datapath_type").filter(|kind| !kind.is_empty()).unwrap_or("system");
+    Some(format!("No usable peer '{peer}' exists in '{datapath}' datapath."))
+}
+
+/// The counters that a patch port keeps, by name.
+fn counted(stats: &PortStats) -> BTreeMap<String, u64> {
+    let counters = [
+        ("rx_packets", stats.rx_packets),
+        ("rx_bytes", stats.rx_bytes),
+        ("tx_packets", stats.tx_packets),
+        ("tx_bytes", stats.tx_bytes),
+    ];
+    counters.map(|(name, n)| (name.to_owned(), n)).into()
 }
 
 /// A controller's role, as the column `role` has it.
