@@ -50,7 +50,7 @@ fn sort_key(oxm: Oxm) -> u64 {
     u64::from(oxm.class) << 48 | u64::from(oxm.field) << 32 | u64::from(oxm.experimenter)
 }
 
-fn field_by_number(oxm: Oxm) -> Option<Field> {
+pub(super) fn field_by_number(oxm: Oxm) -> Option<Field> {
     let at = BY_NUMBER.binary_search_by_key(&sort_key(oxm), |e| e.0).ok()?;
     Some(BY_NUMBER[at].1)
 }

@@ -152,7 +152,7 @@ fn put_oxms(out: &mut Vec<u8>, kind: u16, oxms: impl Iterator<Item = (Oxm, bool)
     let mut value = Vec::new();
     for (number, masked) in oxms {
         let tun = || TunField::from_oxm(number).map(|tun| tun.len);
-        let wire = packet::Field::from_oxm(number).map(|f| f.info().wire).or_else(tun).unwrap_or(0);
+        let wire = oxm::field_by_number(number).map(|f| f.info().wire).or_else(tun).unwrap_or(0);
         oxm::put_header(&mut value, number, masked, wire);
     }
     prop::put(out, kind, &value);

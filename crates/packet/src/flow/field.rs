@@ -214,12 +214,6 @@ impl Field {
     pub fn from_name(name: &str) -> Option<Field> {
         FIELDS.iter().find(|f| f.name == name || f.aliases.contains(&name)).map(|f| f.field)
     }
-
-    /// The field with this NXM or OXM number.
-    pub fn from_oxm(oxm: Oxm) -> Option<Field> {
-        let is = |number: Oxm| number == oxm || number.since_1_5() == oxm;
-        FIELDS.iter().find(|f| f.nxm.is_some_and(is) || f.oxm.is_some_and(is)).map(|f| f.field)
-    }
 }
 
 const fn member_size<S, T: Copy>(_: fn(&S) -> T) -> usize {
