@@ -22,6 +22,7 @@
 //! - [`sink`]: standard error, the log file and the system's log
 //! - `subscriber`: takes events of `tracing`
 //! - `udp`: the system's log at a UDP port
+//! - `writer`: a thread that writes to a file
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ pub mod pattern;
 pub mod sink;
 mod subscriber;
 mod udp;
+mod writer;
 
 pub use level::{Destination, Level, LogChange};
 use limit::Verdict;
@@ -266,11 +268,11 @@ impl Logger {
                 Destination::Syslog => outputs.syslog(&line, &message, record.fields),
                 Destination::Console => {
                     line.push('\n');
-                    outputs.console.write(io::stderr(), &line);
+                    outputs.console.write(io::stderr(), line);
                 }
                 Destination::File => {
                     line.push('\n');
-                    outputs.file.write(&line);
+                    outputs.file.write(line);
                 }
             }
         }

@@ -1,28 +1,31 @@
 //! Standard error, the log file and the system's log. None makes the daemon wait for a reader, or fail: lines that cannot be
-//! written are lost. The lock of the logger is held meanwhile, so whoever waited here would make all threads wait that log.
+//! written are lost. The lock of the logger is held meanwhile, so whoever waited here would make all threads wait that log; to a
+//! file, on a disk that can stall, a thread of its own writes ([`writer`](super::writer)).
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::time::Timespec;
 
 use super::journal;
 use super::udp::Udp;
+use super::writer::Writer;
 
 /// The log file.
 #[derive(Default)]
 pub struct LogFile {
     /// Where it is, or was to be.
     pub path: Option<PathBuf>,
-    file: Option<File>,
-    /// The last line was cut short, for want of room.
-    torn: bool,
+    file: Option<Arc<File>>,
+    /// Started with the first file.
+    writer: Option<Writer>,
 }
 
 impl LogFile {
@@ -39,21 +42,14 @@ impl LogFile {
 
     /// Writes to this file from now on; `None` closes.
     pub fn install(&mut self, file: Option<File>) {
-        self.file = file;
-        self.torn = false;
+        self.file = file.map(Arc::new);
     }
 
-    /// Writes a line that ends in a line feed. A full disk loses lines and nothing else.
-    pub fn write(&mut self, line: &str) {
-        let Some(file) = &mut self.file else { return };
-        if self.torn {
-            match file.write_all(b"\n") {
-                Ok(()) => self.torn = false,
-                Err(_) => return,
-            }
+    /// Writes a line that ends in a line feed, in its turn.
+    pub fn write(&mut self, line: String) {
+        if let Some(file) = &self.file {
+            self.writer.get_or_insert_with(Writer::start).write(file, line);
         }
-        // One call for a line: lines of two processes in one file do not mix.
-        self.torn = file.write(line.as_bytes()).is_ok_and(|written| written < line.len());
     }
 }
 
@@ -62,15 +58,25 @@ impl LogFile {
 pub struct Console {
     /// The last line was cut short.
     torn: bool,
+    /// The file that it is, with its device and number there, and who writes to it.
+    file: Option<(Arc<File>, Identity)>,
+    writer: Option<Writer>,
 }
+
+/// What tells one file from all others: the device, in two parts, and the number there.
+type Identity = (u32, u32, u64);
 
 /// What a pipe with any room at all takes at once (`PIPE_BUF` in pipe(7)).
 const PIECE: usize = 4096;
 
 impl Console {
     /// Writes a line that ends in a line feed, or what there is room for. `O_NONBLOCK` cannot say that: it would be set for the
-    /// shell, too, whose terminal this may be.
-    pub fn write(&mut self, to: impl AsFd, line: &str) {
+    /// shell, too, whose terminal this may be. A file always says that it has room.
+    pub fn write(&mut self, to: impl AsFd, line: String) {
+        if let Some(file) = self.file_of(&to) {
+            self.writer.get_or_insert_with(Writer::start).write(&file, line);
+            return;
+        }
         let pieces = line.as_bytes().chunks(PIECE);
         let start: &[u8] = b"\n";
         for piece in self.torn.then_some(start).into_iter().chain(pieces) {
@@ -81,6 +87,21 @@ impl Console {
             }
             self.torn = !piece.ends_with(b"\n");
         }
+    }
+
+    /// The file that this is, if it is one: it may become another.
+    fn file_of(&mut self, to: impl AsFd) -> Option<Arc<File>> {
+        // What is known is good enough: a server of files may not answer.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&to, "", flags, StatxFlags::TYPE | StatxFlags::INO).ok()?;
+        if !FileType::from_raw_mode(found.stx_mode.into()).is_file() {
+            return None;
+        }
+        let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        if self.file.as_ref().is_none_or(|(_, known)| *known != identity) {
+            self.file = Some((Arc::new(rustix::io::dup(&to).ok()?.into()), identity));
+        }
+        self.file.as_ref().map(|(file, _)| file.clone())
     }
 }
 
@@ -232,12 +253,12 @@ mod tests {
         let (mut read, write) = io::pipe().unwrap();
         let mut console = Console::default();
         let line = "x".repeat(PIECE) + "\n";
-        (0..100).for_each(|_| console.write(&write, &line));
+        (0..100).for_each(|_| console.write(&write, line.clone()));
         // Whoever reads again gets whole lines behind a cut one.
         let mut waiting = vec![0; 1 << 20];
         let length = io::Read::read(&mut read, &mut waiting).unwrap();
         assert!(length < 100 * line.len());
-        console.write(&write, "after\n");
+        console.write(&write, "after\n".into());
         drop(write);
         let mut text = String::from_utf8_lossy(&waiting[..length]).into_owned();
         io::Read::read_to_string(&mut read, &mut text).unwrap();
@@ -245,10 +266,41 @@ mod tests {
     }
 
     #[test]
+    fn a_console_that_is_a_file_and_becomes_another_has_all_lines() {
+        let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+        let mut console = Console::default();
+        for mut file in files {
+            console.write(&file, "one\n".into());
+            console.write(&file, "two\n".into());
+            let mut text = String::new();
+            io::Seek::rewind(&mut file).unwrap();
+            io::Read::read_to_string(&mut file, &mut text).unwrap();
+            assert_eq!(text, "one\ntwo\n");
+            assert!(console.writer.is_some(), "a thread writes to it");
+        }
+    }
+
+    #[test]
     fn a_full_disk_loses_lines() {
         let mut log = LogFile::default();
         log.install(Some(open(Path::new("/dev/full")).unwrap()));
-        log.write("lost\n");
+        log.write("lost\n".into());
         assert!(log.is_open());
+    }
+
+    #[test]
+    fn a_disk_that_stalls_is_not_waited_for_and_has_what_was_kept_when_it_goes_on() {
+        // This pipe takes nothing more when it is full, as a disk that has stalled.
+        let (mut read, write) = io::pipe().unwrap();
+        let mut log = LogFile::default();
+        log.install(Some(std::os::fd::OwnedFd::from(write).into()));
+        let line = |number: usize| format!("{number:05}{}\n", "x".repeat(4090));
+        (0..1000).for_each(|number| log.write(line(number)));
+        let mut text = String::new();
+        drop(log);
+        io::Read::read_to_string(&mut read, &mut text).unwrap();
+        let kept = text.lines().count();
+        assert!((250..500).contains(&kept), "{kept} lines of 4 kB");
+        assert_eq!(text, (0..kept).map(line).collect::<String>());
     }
 }
