@@ -74,7 +74,7 @@ impl Bridge {
         let (mut port_mods, mut packets) = (Vec::new(), Packets::default());
         let now = self.now();
         let generation = forwarding.next_generation();
-        let mut changes = Changes::default();
+        let mut changes = Changes::whole();
         let mut apply = |forwarding: &mut Forwarding, i, message| {
             let message = match message {
                 Bundled::Packet(packet) => return packets.add(self.decide(forwarding, &packet)?),

@@ -29,7 +29,8 @@ use crate::xlate::LearntFlow;
 const MODIFICATION: usize = 32;
 
 impl Bridge {
-    /// Changes the flow tables. Packets may see the old flows until a [`barrier`](Bridge::barrier).
+    /// Changes the flow tables. Packets may see the old flows until a [`barrier`](Bridge::barrier). Where very many flows have been
+    /// learnt that go with removed ones, the revalidator removes the last of them.
     /// A buffer id is ignored: Weir buffers no packets.
     pub fn flow_mod(&self, change: &FlowMod) -> Result<(), OfError> {
         self.transact(|transaction| apply(transaction, change))
@@ -37,6 +38,15 @@ impl Bridge {
 
     /// Makes changes that take effect together, or where one fails not at all.
     pub(super) fn transact<E>(&self, change: impl FnOnce(&mut Transaction) -> Result<(), E>) -> Result<(), E> {
+        self.transact_in_part(change).map(drop)
+    }
+
+    /// The same, and whether flows are left that removed rules had learnt. The revalidator removes them soon, unless further
+    /// transactions do.
+    pub(super) fn transact_in_part<E>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> Result<(), E>,
+    ) -> Result<bool, E> {
         self.switch.transact_at(self.id, self.now(), self.requester, change)
     }
 
@@ -53,6 +63,7 @@ impl Bridge {
             table.clear(generation);
         }
         bridge.learners.clear();
+        bridge.orphaned.clear();
         bridge.groups.clear();
         bridge.meters.clear();
         bridge.users.clear();
@@ -85,6 +96,7 @@ impl Switch {
             }
             apply(transaction, &learnt.change)
         })
+        .map(drop)
     }
 
     /// Makes changes that take effect together, or where one fails not at all.
@@ -93,7 +105,7 @@ impl Switch {
         id: BridgeId,
         change: impl FnOnce(&mut Transaction) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.transact_at(id, self.clock.now(), None, change)
+        self.transact_at(id, self.clock.now(), None, change).map(drop)
     }
 
     fn transact_at<E>(
@@ -102,18 +114,19 @@ impl Switch {
         now: Time,
         requester: Option<Requester>,
         change: impl FnOnce(&mut Transaction) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<bool, E> {
         let mut forwarding = self.forwarding.write();
         let generation = forwarding.next_generation();
-        let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(()) };
+        let Some(bridge) = forwarding.bridges.get_mut(&id) else { return Ok(false) };
         let mut transaction = Transaction::new(bridge, generation, now);
         let result = change(&mut transaction);
         let changes = transaction.suspend();
-        self.end_transaction(forwarding, id, (generation, now), changes, requester, result.is_ok());
-        result
+        let leaves_some = self.end_transaction(forwarding, id, (generation, now), changes, requester, result.is_ok());
+        result.map(|()| leaves_some)
     }
 
-    /// Brings the changes of a transaction into force, or undoes them, and tells those who want to know.
+    /// Brings the changes of a transaction into force, or undoes them, and tells those who want to know. Returns whether flows are left
+    /// that removed rules had learnt.
     pub(super) fn end_transaction(
         &self,
         mut forwarding: RwLockWriteGuard<'_, Forwarding>,
@@ -122,14 +135,15 @@ impl Switch {
         changes: Changes,
         requester: Option<Requester>,
         succeeded: bool,
-    ) {
-        let Some(bridge) = forwarding.bridges.get_mut(&id) else { return };
+    ) -> bool {
+        let Some(bridge) = forwarding.bridges.get_mut(&id) else { return false };
         let tlv = bridge.tlv.clone();
         let transaction = Transaction::resume(bridge, generation, now, changes);
         let affects_everything = transaction.affects_everything;
-        let (mut watchers, mut statuses, mut removes) = (Vec::new(), Vec::new(), false);
+        let (mut watchers, mut statuses, mut removes, mut leaves_some) = (Vec::new(), Vec::new(), false, false);
         let affects_flows = if succeeded {
             let (changes, affects_flows) = transaction.commit();
+            leaves_some = forwarding.bridges.get(&id).is_some_and(|bridge| !bridge.orphaned.is_empty());
             watchers = forwarding
                 .bridges
                 .get(&id)
@@ -162,6 +176,7 @@ impl Switch {
         if affects_flows || affects_everything || removes {
             self.notify();
         }
+        leaves_some
     }
 }
 
@@ -249,7 +264,7 @@ fn loose(transaction: &mut Transaction, table: Option<TableId>, change: &FlowMod
         let of_cookie = if cookie.mask == u64::MAX { table.count_of(wanted) as usize } else { usize::MAX };
         transaction.effort += may_be.min(of_cookie);
         if of_cookie < may_be {
-            let rules = table.rules_of(wanted);
+            let rules = table.rules_of(wanted, usize::MAX);
             found.extend(rules.into_iter().filter(|rule| within.contains(&rule.pattern)));
         } else {
             let rules = table.rules.iter_within(&matching.key, &matching.mask);

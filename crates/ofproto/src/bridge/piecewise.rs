@@ -1,8 +1,8 @@
 //! Deletes of many flows, groups or meters, and modifications of many flows, in pieces: between two of them, packets are forwarded and others
 //! have their turn.
 //!
-//! A change that can be about few flows takes effect at once. So does one where flows are learnt whose end depends on others',
-//! because these are searched for at the end of each change. A group or a meter goes when no flow uses it any more. What is wrong
+//! A change that can be about few flows takes effect at once. Where it removes flows that have learnt others, with `delete_learned`, most of these
+//! may be left: they go in pieces, too. A group or a meter goes when no flow uses it any more. What is wrong
 //! with a modification is found before its first piece; where others take away meanwhile what it needs, as a group, it ends there.
 
 use openflow::group::GroupCommand;
@@ -12,7 +12,7 @@ use openflow::{
     TableId,
 };
 
-use super::flows::{modify_at_most, modify_rules, range_of};
+use super::flows::{apply, modify_at_most, modify_rules, range_of};
 use super::walk::FlowWalk;
 use super::{Bridge, groups, meters};
 use crate::model::config::N_TABLES;
@@ -42,6 +42,8 @@ enum Left {
     Modified(Box<FlowWalk>, Box<FlowMod>),
     /// Groups or meters and the flows that use them, the next one last.
     Shared(Vec<Used>),
+    /// Flows that removed ones had learnt.
+    Learnt,
 }
 
 impl Bridge {
@@ -52,15 +54,20 @@ impl Bridge {
 
     fn begin(&self, change: &FlowMod, at_once: usize) -> Result<Option<Piecewise>, OfError> {
         if !self.changes_more_than(at_once, change) {
-            return self.flow_mod(change).map(|()| None);
+            let leaves_some = self.transact_in_part(|transaction| apply(transaction, change))?;
+            return Ok(leaves_some.then(|| self.rest(Left::Learnt)));
         }
         let modifies = change.command == FlowModCommand::Modify;
         if modifies {
             // Only by a look at them is it known how many there are, and whether one is to be added instead.
             let mut is_done = true;
-            self.transact(|transaction| modify_at_most(transaction, change, at_once).map(|done| is_done = done))?;
+            let modify = |transaction: &mut Transaction| {
+                is_done = modify_at_most(transaction, change, at_once)?;
+                Ok(())
+            };
+            let leaves_some = self.transact_in_part(modify)?;
             if is_done {
-                return Ok(None);
+                return Ok(leaves_some.then(|| self.rest(Left::Learnt)));
             }
         }
         // Where the flows send to matters to deletes only.
@@ -73,7 +80,11 @@ impl Bridge {
         });
         let walk = Box::new(walk);
         let left = if modifies { Left::Modified(walk, Box::new(change.clone())) } else { Left::Flows(walk) };
-        Ok(Some(Piecewise { bridge: self.clone(), left: Some(left) }))
+        Ok(Some(self.rest(left)))
+    }
+
+    fn rest(&self, left: Left) -> Piecewise {
+        Piecewise { bridge: self.clone(), left: Some(left) }
     }
 
     /// As [`group_mod`](Bridge::group_mod), but for a delete of many groups, or of those that many flows use: what is left of
@@ -81,20 +92,28 @@ impl Bridge {
     pub fn begin_group_mod(&self, change: &GroupMod) -> Result<Option<Piecewise>, OfError> {
         let wanted = |state: &BridgeState| groups::wanted(state, change.group).map(Used::Group).collect();
         let deletion = if change.command == GroupCommand::Delete { self.begin_shared(wanted) } else { None };
-        if deletion.is_none() {
-            self.group_mod(change)?;
+        if deletion.is_some() {
+            return Ok(deletion);
         }
-        Ok(deletion)
+        self.group_mod(change)?;
+        Ok(self.rest_of_learnt())
     }
 
     /// As [`meter_mod`](Bridge::meter_mod), likewise.
     pub fn begin_meter_mod(&self, change: &MeterMod) -> Result<Option<Piecewise>, OfError> {
         let wanted = |state: &BridgeState| meters::wanted(state, change.config.meter).map(Used::Meter).collect();
         let deletion = if change.command == MeterCommand::Delete { self.begin_shared(wanted) } else { None };
-        if deletion.is_none() {
-            self.meter_mod(change)?;
+        if deletion.is_some() {
+            return Ok(deletion);
         }
-        Ok(deletion)
+        self.meter_mod(change)?;
+        Ok(self.rest_of_learnt())
+    }
+
+    /// What a change has left of the flows that removed ones had learnt.
+    fn rest_of_learnt(&self) -> Option<Piecewise> {
+        let leaves_some = self.read(|state| !state.orphaned.is_empty()).unwrap_or(false);
+        leaves_some.then(|| self.rest(Left::Learnt))
     }
 
     fn changes_more_than(&self, at_once: usize, change: &FlowMod) -> bool {
@@ -113,7 +132,7 @@ impl Bridge {
                 _ => usize::MAX,
             };
             let flows: usize = tables.iter().map(|table| table.rules.len_within(&within).min(of_cookie(table))).sum();
-            state.learners.is_empty() && flows > at_once
+            flows > at_once
         })
         .unwrap_or(false)
     }
@@ -126,10 +145,10 @@ impl Bridge {
             let many = shared.len() > PIECE || shared.iter().map(flows).sum::<usize>() > PIECE;
             // In their order.
             shared.reverse();
-            (many && state.learners.is_empty()).then_some(shared)
+            many.then_some(shared)
         };
         let shared = self.read(shared).flatten()?;
-        Some(Piecewise { bridge: self.clone(), left: Some(Left::Shared(shared)) })
+        Some(self.rest(Left::Shared(shared)))
     }
 }
 
@@ -138,7 +157,7 @@ impl Piecewise {
     pub fn go_on(&mut self) -> bool {
         let Some(left) = &mut self.left else { return false };
         let mut more = false;
-        let _: Result<(), OfError> = self.bridge.transact(|transaction| {
+        let made: Result<bool, OfError> = self.bridge.transact_in_part(|transaction| {
             more = match left {
                 Left::Flows(walk) => {
                     let rules = walk.next_of(transaction.bridge, PIECE);
@@ -153,14 +172,16 @@ impl Piecewise {
                     more
                 }
                 Left::Shared(shared) => remove_shared(transaction, shared),
+                // They go at the end of each transaction.
+                Left::Learnt => false,
             };
             Ok(())
         });
         if !more {
-            // Nothing is left, or the bridge was removed.
-            self.left = None;
+            // Nothing is left but what has been learnt, or the bridge was removed.
+            self.left = made.is_ok_and(|leaves_some| leaves_some).then_some(Left::Learnt);
         }
-        more
+        self.left.is_some()
     }
 }
 
@@ -197,13 +218,19 @@ impl Drop for Piecewise {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use openflow::meter::{MeterFlags, meter_id};
+    use openflow::text::parse_flow_mod;
     use openflow::{Action, CookieFilter, FlowModFlags, Instructions, Match, MeterConfig};
     use packet::Field;
+    use packet::flow::text::NoNames;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::bridge::Bundled;
     use crate::bridge::tests::{bridge, group};
+    use crate::model::transaction::ORPHANS;
 
     const FLOWS: u32 = 3 * PIECE as u32;
 
@@ -376,6 +403,95 @@ mod tests {
         assert!(
             left(&bridge).len() == FLOWS as usize - PIECE && !left(&bridge).iter().any(|flow| flow.contains("Group"))
         );
+    }
+
+    /// A flow that learns, into table 7 with this cookie, flows that go with it.
+    fn learner(table: u8, cookie: u64) -> FlowMod {
+        let text =
+            format!("table={table},reg0=1,actions=learn(table=7,cookie={cookie},delete_learned,NXM_OF_ETH_SRC[])");
+        parse_flow_mod(FlowModCommand::Add, &text, &NoNames).unwrap()
+    }
+
+    /// A bridge with so many flows in table 7, of the first cookie, of which the last is one that learns flows of the second.
+    fn with_learnt(number: u32) -> Bridge {
+        let bridge = bridge();
+        bridge.flow_mod(&learner(6, 1)).unwrap();
+        for n in 0..number {
+            let mut learnt = FlowMod { table: Some(TableId(7)), new_cookie: Some(openflow::Cookie(1)), ..flow(0) };
+            learnt.matching = Match::any();
+            learnt.matching.set(Field::Reg1, n.into());
+            if n + 1 == number {
+                learnt.instructions = learner(7, 2).instructions;
+            }
+            bridge.flow_mod(&learnt).unwrap();
+            let instructions = flow(0).instructions;
+            let second = FlowMod { new_cookie: Some(openflow::Cookie(2)), priority: 9, instructions, ..learnt };
+            bridge.flow_mod(&second).unwrap();
+        }
+        bridge
+    }
+
+    const LEARNT: u32 = 3 * ORPHANS as u32 / 2;
+
+    #[test]
+    fn what_was_learnt_goes_in_pieces_too() {
+        let bridge = with_learnt(LEARNT);
+        let delete = FlowMod { command: FlowModCommand::Delete, table: Some(TableId(6)), ..learner(6, 1) };
+        let mut piecewise = bridge.begin(&delete, 8).unwrap().expect("it is more than a piece");
+        let mut before = 2 * LEARNT as usize;
+        loop {
+            let now = left(&bridge).len();
+            assert!(now + ORPHANS + 1 >= before, "a piece is short");
+            before = now;
+            if !piecewise.go_on() {
+                break;
+            }
+        }
+        assert_eq!(left(&bridge).len(), 0, "nor what had been learnt by what was learnt");
+    }
+
+    #[test]
+    fn one_flow_that_learns_does_not_make_a_delete_of_others_one_piece() {
+        let bridge = with_learnt(1);
+        (0..FLOWS).for_each(|number| bridge.flow_mod(&flow(number)).unwrap());
+        let delete = FlowMod::new(FlowModCommand::Delete, Match::any(), Instructions::default());
+        let mut piecewise = bridge.begin(&delete, 8).unwrap().expect("it is more than a piece");
+        assert!(piecewise.go_on());
+        assert!(left(&bridge).len() >= FLOWS as usize - PIECE);
+        drop(piecewise);
+        assert_eq!(left(&bridge).len(), 0);
+    }
+
+    #[test]
+    fn a_bundle_takes_all_that_was_learnt_and_one_that_fails_none() {
+        let bridge = with_learnt(LEARNT);
+        let all = left(&bridge).len();
+        let delete = FlowMod { command: FlowModCommand::Delete, table: Some(TableId(6)), ..learner(6, 1) };
+        let wrong = FlowMod { table: Some(TableId::ALL), ..flow(1) };
+        assert_eq!(commit(&bridge, &[delete.clone(), wrong.clone()]), Err((1, OfError::OFPFMFC_BAD_TABLE_ID)));
+        assert_eq!(left(&bridge).len(), all);
+        // What another change has left stays to be removed, whatever becomes of a bundle.
+        let piecewise = bridge.begin(&delete, 8).unwrap();
+        assert_eq!(commit(&bridge, &[flow(1), wrong]), Err((1, OfError::OFPFMFC_BAD_TABLE_ID)));
+        assert_eq!(left(&bridge).len(), all - 1 - ORPHANS);
+        drop(piecewise);
+        assert_eq!(left(&bridge).len(), 0);
+        let bridge = with_learnt(LEARNT);
+        assert_eq!(commit(&bridge, &[delete]), Ok(()));
+        assert_eq!(left(&bridge).len(), 0);
+    }
+
+    fn commit(bridge: &Bridge, changes: &[FlowMod]) -> Result<(), (usize, OfError)> {
+        bridge.commit(changes, |change| Ok(Bundled::Flow(Box::new(change.clone()))))
+    }
+
+    #[test]
+    fn the_revalidator_removes_what_a_flow_had_learnt_that_has_expired() {
+        let bridge = with_learnt(LEARNT);
+        bridge.flow_mod(&FlowMod { hard_timeout: 5, ..learner(6, 1) }).unwrap();
+        assert_eq!(left(&bridge).len(), 2 * LEARNT as usize + 1);
+        bridge.switch.run(bridge.switch.clock.now() + Duration::from_secs(6));
+        assert_eq!(left(&bridge).len(), 0);
     }
 
     #[test]

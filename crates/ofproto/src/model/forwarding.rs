@@ -201,7 +201,7 @@ pub(crate) struct BridgeState {
     pub users: Users,
     /// How many `learn(delete_learned)` actions there are for each kind of flow that they learn.
     pub learners: HashMap<Learned, u32>,
-    /// Kinds of flows whose last such action was removed in the present transaction.
+    /// Kinds of flows whose last such action was removed, in the present transaction or before: some of them may be left.
     pub orphaned: Vec<Learned>,
     /// What the rules do.
     pub instructions: InstructionSet,

@@ -16,6 +16,9 @@ use crate::model::forwarding::{BridgeState, Learned};
 use crate::model::group::Group;
 use crate::table::Rule;
 
+/// Most flows that removed rules had learnt that go with one transaction.
+pub(crate) const ORPHANS: usize = 1024;
+
 /// Changes to a bridge. See the [module](self).
 pub(crate) struct Transaction<'a> {
     pub bridge: &'a mut BridgeState,
@@ -27,6 +30,10 @@ pub(crate) struct Transaction<'a> {
     pub affects_everything: bool,
     /// What messages were so far that cost more than others of their length: in rules that were looked at.
     pub effort: usize,
+    /// See [`Changes::whole`].
+    whole: bool,
+    /// How many of the bridge's `orphaned` were there before.
+    orphaned_before: usize,
     rule_changes: Vec<RuleChange>,
     /// Each group that has changed, as it was before the transaction. What it was in between is not kept: a bundle can change a
     /// large group many times.
@@ -40,21 +47,46 @@ pub(crate) struct Changes {
     affects_everything: bool,
     /// See [`Transaction::effort`].
     pub effort: usize,
+    /// All flows that removed rules had learnt go with them, however many. Otherwise the rest goes with later transactions.
+    whole: bool,
+    /// `None` before the first change.
+    orphaned_before: Option<usize>,
     rule_changes: Vec<RuleChange>,
     group_changes: HashMap<GroupId, Option<Arc<Group>>>,
+}
+
+impl Changes {
+    /// No changes of a transaction that leaves nothing to later ones.
+    pub fn whole() -> Changes {
+        Changes { whole: true, ..Changes::default() }
+    }
 }
 
 impl<'a> Transaction<'a> {
     /// Goes on with a transaction of the same bridge and generation.
     pub fn resume(bridge: &'a mut BridgeState, generation: u64, now: Time, changes: Changes) -> Transaction<'a> {
-        let Changes { affects_flows, affects_everything, effort, rule_changes, group_changes } = changes;
-        Transaction { bridge, generation, now, affects_flows, affects_everything, effort, rule_changes, group_changes }
+        let Changes { affects_flows, affects_everything, effort, whole, orphaned_before, rule_changes, group_changes } =
+            changes;
+        let orphaned_before = orphaned_before.unwrap_or(bridge.orphaned.len());
+        Transaction {
+            bridge,
+            generation,
+            now,
+            affects_flows,
+            affects_everything,
+            effort,
+            whole,
+            orphaned_before,
+            rule_changes,
+            group_changes,
+        }
     }
 
     /// Leaves the bridge to others for a while, who see the changes.
     pub fn suspend(self) -> Changes {
-        let Transaction { affects_flows, affects_everything, effort, rule_changes, group_changes, .. } = self;
-        Changes { affects_flows, affects_everything, effort, rule_changes, group_changes }
+        let Transaction { affects_flows, affects_everything, effort, whole, rule_changes, group_changes, .. } = self;
+        let orphaned_before = Some(self.orphaned_before);
+        Changes { affects_flows, affects_everything, effort, whole, orphaned_before, rule_changes, group_changes }
     }
 
     pub fn new(bridge: &'a mut BridgeState, generation: u64, now: Time) -> Transaction<'a> {
@@ -148,11 +180,12 @@ impl<'a> Transaction<'a> {
         for (id, group) in std::mem::take(&mut self.group_changes) {
             self.bridge.set_group(id, group);
         }
-        self.bridge.orphaned.clear();
+        self.bridge.orphaned.truncate(self.orphaned_before);
         self.affects_flows
     }
 
-    /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`). Returns the
+    /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`), but for those that are left
+    /// to later transactions. Returns the
     /// changes of rules, for those who are told, and whether a datapath flow may depend on the changes.
     pub fn commit(mut self) -> (Vec<RuleChange>, bool) {
         self.remove_orphans();
@@ -161,13 +194,20 @@ impl<'a> Transaction<'a> {
 
     /// Removes the flows that removed rules had learnt. These may have learnt others, which are removed as well.
     fn remove_orphans(&mut self) {
-        while let Some((table, cookie)) = self.bridge.orphaned.pop() {
+        let mut room = if self.whole { usize::MAX } else { ORPHANS };
+        while room > 0
+            && let Some((table, cookie)) = self.bridge.orphaned.pop()
+        {
             if self.bridge.learners.contains_key(&(table, cookie)) {
                 continue;
             }
-            for rule in self.bridge.tables[usize::from(table.0)].rules_of(cookie) {
-                self.remove(&rule, FlowRemovedReason::Delete);
+            let rules = self.bridge.tables[usize::from(table.0)].rules_of(cookie, room);
+            room -= rules.len();
+            if room == 0 {
+                // There may be more. What these have learnt comes first.
+                self.bridge.orphaned.push((table, cookie));
             }
+            rules.iter().for_each(|rule| self.remove(rule, FlowRemovedReason::Delete));
         }
     }
 }

@@ -37,8 +37,19 @@ impl Switch {
         let ids: Vec<BridgeId> = self.forwarding.read().bridges.keys().copied().collect();
         for id in ids {
             any |= self.expire_rules(id, now);
+            any |= self.remove_orphans(id);
             while self.expire_macs(id, now) > 0 {}
             self.expire_groups(id, now);
+        }
+        any
+    }
+
+    /// Removes what transactions have left of the flows that removed rules had learnt, in pieces. Returns whether there were any.
+    fn remove_orphans(&self, id: BridgeId) -> bool {
+        let mut any = false;
+        while self.forwarding.read().bridges.get(&id).is_some_and(|bridge| !bridge.orphaned.is_empty()) {
+            let _: Result<(), Infallible> = self.transact(id, |_| Ok(()));
+            any = true;
         }
         any
     }

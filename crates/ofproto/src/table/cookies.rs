@@ -52,10 +52,11 @@ impl Cookies {
         self.counts.get(&cookie).copied().unwrap_or(0)
     }
 
-    /// The rules with a cookie, the oldest first; `all` are those of the table, so many.
+    /// Some rules with a cookie, the oldest first; `all` are those of the table, so many.
     pub fn rules<'a>(
         &mut self,
         cookie: Cookie,
+        most: usize,
         (len, all): (usize, impl Iterator<Item = &'a Arc<Rule>>),
     ) -> Vec<Arc<Rule>> {
         if self.count(cookie) == 0 {
@@ -64,10 +65,11 @@ impl Cookies {
         if self.rules.is_none() && len <= FEW {
             let mut rules: Vec<_> = all.filter(|rule| rule.cookie == cookie).cloned().collect();
             rules.sort_unstable_by_key(place);
+            rules.truncate(most);
             return rules;
         }
         let rules = self.rules.get_or_insert_with(|| all.map(|rule| (place(rule), rule.clone())).collect());
-        rules.range((cookie.0, 0)..=(cookie.0, u64::MAX)).map(|(_, rule)| rule.clone()).collect()
+        rules.range((cookie.0, 0)..=(cookie.0, u64::MAX)).take(most).map(|(_, rule)| rule.clone()).collect()
     }
 }
 

@@ -193,8 +193,8 @@ impl Table {
     }
 
     /// The rules with this cookie, the oldest first.
-    pub fn rules_of(&mut self, cookie: Cookie) -> Vec<Arc<Rule>> {
-        self.cookies.rules(cookie, (self.rules.len(), self.rules.iter()))
+    pub fn rules_of(&mut self, cookie: Cookie, most: usize) -> Vec<Arc<Rule>> {
+        self.cookies.rules(cookie, most, (self.rules.len(), self.rules.iter()))
     }
 
     /// Takes a removed rule out of the counts.

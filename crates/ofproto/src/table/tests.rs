@@ -255,7 +255,7 @@ fn rules_are_found_by_their_cookies() {
         Arc::new(rule)
     };
     let found = |table: &mut Table, cookie| -> Vec<u16> {
-        let found = table.rules_of(Cookie(cookie));
+        let found = table.rules_of(Cookie(cookie), usize::MAX);
         assert_eq!(found.len(), table.count_of(Cookie(cookie)) as usize);
         found.iter().map(|rule| rule.priority).collect()
     };
