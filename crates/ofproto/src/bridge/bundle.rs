@@ -20,8 +20,8 @@ const MAX_WORK: usize = 1 << 18;
 
 /// Most effort on messages that cost more than others of their length, in rules that are looked at: those that are about all flows with
 /// some match, that look for overlapping flows, or that change some buckets of a large group. Nobody else can change the tables
-/// meanwhile. It takes a few seconds, about as long as the largest bundle of other messages.
-const MAX_EFFORT: usize = 1 << 26;
+/// meanwhile. It takes a second or two, about as long as the largest bundle of other messages.
+const MAX_EFFORT: usize = 1 << 25;
 
 /// A message that can be in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]

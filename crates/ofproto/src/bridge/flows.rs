@@ -254,21 +254,22 @@ pub(super) fn range_of(table: Option<TableId>) -> Range<usize> {
     }
 }
 
-/// The rules as narrow as the match of a change or narrower, with a cookie that it accepts.
-fn loose(transaction: &mut Transaction, table: Option<TableId>, change: &FlowMod) -> Vec<Arc<Rule>> {
+/// Some rules as narrow as the match of a change or narrower, with a cookie that it accepts.
+fn loose(transaction: &mut Transaction, table: Option<TableId>, change: &FlowMod, most: usize) -> Vec<Arc<Rule>> {
     let FlowMod { matching, cookie, .. } = change;
     let (mut within, mut found) = (Within::new(&matching.key, &matching.mask), Vec::new());
     let tables = transaction.bridge.tables.get_mut(range_of(table)).unwrap_or_default();
     for table in tables.iter_mut().filter(|table| !table.rules.is_empty()) {
+        let room = most - found.len();
         let (wanted, may_be) = (Cookie(cookie.value), table.rules.len_within(&within));
         let of_cookie = if cookie.mask == u64::MAX { table.count_of(wanted) as usize } else { usize::MAX };
         transaction.effort += may_be.min(of_cookie);
         if of_cookie < may_be {
             let rules = table.rules_of(wanted, usize::MAX);
-            found.extend(rules.into_iter().filter(|rule| within.contains(&rule.pattern)));
+            found.extend(rules.into_iter().filter(|rule| within.contains(&rule.pattern)).take(room));
         } else {
             let rules = table.rules.iter_within(&matching.key, &matching.mask);
-            found.extend(rules.filter(|rule| cookie.accepts(rule.cookie)).cloned());
+            found.extend(rules.filter(|rule| cookie.accepts(rule.cookie)).take(room).cloned());
         }
     }
     found
@@ -361,7 +362,7 @@ fn modify(transaction: &mut Transaction, change: &FlowMod, most: usize) -> Resul
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::ModifyStrict {
         strict(transaction.bridge, change).cloned().collect()
     } else {
-        loose(transaction, change.table, change)
+        loose(transaction, change.table, change, most.saturating_add(1))
     };
     let found: Vec<_> = found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie)).collect();
     if found.is_empty() {
@@ -413,7 +414,7 @@ fn delete(transaction: &mut Transaction, change: &FlowMod) {
     let found: Vec<Arc<Rule>> = if change.command == FlowModCommand::DeleteStrict {
         strict(transaction.bridge, &FlowMod { table, ..change.clone() }).cloned().collect()
     } else {
-        loose(transaction, table, change)
+        loose(transaction, table, change, usize::MAX)
     };
     for rule in found.into_iter().filter(|rule| change.cookie.accepts(rule.cookie) && filter.accepts(rule)) {
         transaction.remove(&rule, FlowRemovedReason::Delete);

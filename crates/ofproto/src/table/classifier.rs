@@ -23,7 +23,7 @@ use hashbrown::HashTable;
 use packet::flow::block::{BlockId, Common, L3};
 use packet::{Field, Key, Mask};
 
-use super::layout::{Layout, Values};
+use super::layout::{Agreement, Layout, Values};
 use super::order::Ordered;
 use super::priorities::Priorities;
 use super::row::{Row, short, spread};
@@ -94,9 +94,9 @@ impl Pattern {
 pub struct Within {
     mask: Mask,
     criteria: Pattern,
-    /// The layout of the pattern that was looked at last, and whether its mask includes ours: neighbours mostly share
-    /// it.
-    last: Option<(Arc<Layout>, bool)>,
+    /// The layout of the pattern that was looked at last, and what its values have to be, if its mask includes ours: neighbours mostly
+    /// share it.
+    last: Option<(Arc<Layout>, Option<Agreement>)>,
 }
 
 impl Within {
@@ -111,12 +111,12 @@ impl Within {
         if self.criteria.is_any() {
             return true;
         }
-        let known = self.last.as_ref().filter(|(layout, _)| Arc::ptr_eq(layout, &pattern.layout));
-        let included = known.map_or_else(|| includes(&pattern.mask(), &self.mask), |(_, included)| *included);
-        if known.is_none() {
-            self.last = Some((pattern.layout.clone(), included));
+        if !self.last.as_ref().is_some_and(|(layout, _)| Arc::ptr_eq(layout, &pattern.layout)) {
+            let agreement = includes(&pattern.mask(), &self.mask)
+                .then(|| pattern.layout.agreement(&self.criteria.layout, &self.criteria.values));
+            self.last = Some((pattern.layout.clone(), agreement));
         }
-        included && self.criteria.matches(&pattern.key())
+        self.last.as_ref().and_then(|(_, agreement)| agreement.as_ref()).is_some_and(|to| to.has(&pattern.values))
     }
 }
 
@@ -347,13 +347,15 @@ impl<R: Classified> Classifier<R> {
     /// Every rule that matches only packets that `key` under `mask` matches too.
     pub fn iter_within(&self, key: &Key, mask: &Mask) -> impl Iterator<Item = &Arc<R>> {
         let criteria = self.pattern(key, mask);
-        let all = criteria.is_any();
-        let mask = mask.clone();
-        self.subtables
-            .iter()
-            .filter(move |subtable| includes(&subtable.mask, &mask))
-            .flat_map(|subtable| subtable.rules())
-            .filter(move |rule| all || criteria.matches(&rule.pattern().key()))
+        let (mask, own_mask) = (mask.clone(), mask.clone());
+        self.subtables.iter().filter(move |subtable| includes(&subtable.mask, &mask)).flat_map(move |subtable| {
+            let row = subtable.is_decided_by(&own_mask).then(|| subtable.row(&criteria));
+            let others = row.is_none().then(|| {
+                let agreement = subtable.layout.agreement(&criteria.layout, &criteria.values);
+                subtable.rules().filter(move |rule| agreement.has(&rule.pattern().values))
+            });
+            row.flatten().into_iter().flat_map(Row::rules).chain(others.into_iter().flatten())
+        })
     }
 
     /// Whether a rule can match only packets that the wanted ones include, by the masks alone.
@@ -361,10 +363,15 @@ impl<R: Classified> Classifier<R> {
         self.subtables.iter().any(|subtable| includes(&subtable.mask, &wanted.mask))
     }
 
-    /// How many rules have masks with which they can be among the wanted ones.
+    /// How many rules have to be looked at for the wanted ones: those that have masks with which they can be among them. Of those with
+    /// the same mask, they are in one row.
     pub fn len_within(&self, wanted: &Within) -> usize {
         let subtables = self.subtables.iter().filter(|subtable| includes(&subtable.mask, &wanted.mask));
-        subtables.map(|subtable| subtable.len).sum()
+        let to_look_at = |subtable: &Subtable<R>| match subtable.is_decided_by(&wanted.mask) {
+            true => subtable.row(&wanted.criteria).map_or(0, |row| row.rules().len()),
+            false => subtable.len,
+        };
+        subtables.map(to_look_at).sum()
     }
 
     /// How many rules [`overlaps`](Classifier::overlaps) looks at.

@@ -114,6 +114,19 @@ impl Layout {
         self.bits.iter().zip(values).all(|(b, &v)| key.block(b.block).words()[b.word as usize] & b.mask == v)
     }
 
+    /// What stored values have to be to agree with those of another layout, in the bits that both have.
+    pub fn agreement(&self, other: &Layout, values: &[u64]) -> Agreement {
+        let theirs = |b: &Bits| {
+            let same = other.bits.iter().zip(values).filter(|(o, _)| (o.block, o.word) == (b.block, b.word));
+            same.fold((0, 0), |(mask, value), (o, v)| (mask | o.mask, value | v))
+        };
+        let wanted = self.bits.iter().enumerate().map(|(at, b)| {
+            let (mask, value) = theirs(b);
+            (at, mask & b.mask, value & b.mask)
+        });
+        Agreement(wanted.filter(|(_, mask, _)| *mask != 0).collect())
+    }
+
     /// Writes stored values back into a key.
     pub fn expand(&self, values: &[u64]) -> Key {
         let mut key = Key::new();
@@ -169,6 +182,17 @@ impl Layout {
     /// The hash over all stages, from stored values.
     pub fn hash_all(&self, values: &[u64]) -> u64 {
         (0..self.stages()).fold(0, |basis, stage| self.hash_values(stage, basis, values))
+    }
+}
+
+/// What stored values of a layout have to be: the place of each word, bits of it and what they are.
+#[derive(Clone)]
+pub struct Agreement(SmallVec<[(usize, u64, u64); 4]>);
+
+impl Agreement {
+    /// Whether these values agree.
+    pub fn has(&self, values: &[u64]) -> bool {
+        self.0.iter().all(|&(at, mask, value)| values.get(at).is_some_and(|have| have & mask == value))
     }
 }
 

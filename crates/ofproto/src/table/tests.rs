@@ -6,7 +6,7 @@ use openflow::{Cookie, TableId};
 use packet::{Field, Key, Mask, Time};
 use proptest::prelude::*;
 
-use super::classifier::{Classified, Classifier, Conjunction, Pattern, search};
+use super::classifier::{Classified, Classifier, Conjunction, Pattern, Within, search};
 use super::scan::scan;
 use super::{InstructionSet, Rule, Table};
 
@@ -242,6 +242,37 @@ proptest! {
             prop_assert_eq!(best(&near), found, "mask {:?}", wc);
         }
     }
+
+    /// The rules within a match, and those that overlap with it, are those whose keys and masks say so.
+    #[test]
+    fn what_is_within_and_overlaps_is_what_masks_and_values_say(
+        rules in proptest::collection::vec((0u16..3, proptest::collection::vec(part(), 0..5)), 0..24),
+        wanted in proptest::collection::vec(part(), 0..3),
+    ) {
+        let mut classifier = Classifier::default();
+        for (priority, fields) in &rules {
+            classifier.insert(rule(&classifier, *priority, fields));
+        }
+        let of = |pattern: &Pattern| (pattern.key(), pattern.mask());
+        let (key, mask) = of(&rule(&classifier, 0, &wanted).pattern);
+        let both = |mask: &Mask, other: &Mask| Mask(mask.0.masked(other));
+        let (mut at_once, mut within) = (Vec::new(), Within::new(&key, &mask));
+        at_once.extend(classifier.iter_within(&key, &mask).map(Arc::as_ptr));
+        for rule in classifier.iter() {
+            let (own, own_mask) = of(&rule.pattern);
+            let expected = both(&own_mask, &mask) == mask && own.matches(&key, &mask);
+            prop_assert_eq!(within.contains(&rule.pattern), expected, "{:?} under {:?}", own, own_mask);
+            prop_assert_eq!(at_once.contains(&Arc::as_ptr(rule)), expected);
+        }
+        prop_assert!(at_once.len() <= classifier.len_within(&within));
+        for priority in 0..3 {
+            let overlaps = |rule: &&Arc<Simple>| {
+                let (own, own_mask) = of(&rule.pattern);
+                rule.priority == priority && own.matches(&key, &both(&own_mask, &mask))
+            };
+            prop_assert_eq!(classifier.overlaps(&key, &mask, priority), classifier.iter().any(|rule| overlaps(&rule)));
+        }
+    }
 }
 
 #[test]
@@ -276,6 +307,28 @@ fn rules_are_found_by_their_cookies() {
     assert_eq!(found(&mut table, 8), [8, 107, 108, 208, 308, 408, 508, 608, 708, 808, 908]);
     table.clear(2);
     assert_eq!(found(&mut table, 8), []);
+}
+
+/// Looked at before: each rule with the same mask.
+#[test]
+fn rules_with_the_mask_that_is_wanted_are_found_without_a_look_at_the_others() {
+    let mut classifier = Classifier::default();
+    for n in 0..50 {
+        classifier.insert(rule(&classifier, 10, &[(Field::Reg0, n, ALL)]));
+        classifier.insert(rule(&classifier, 20, &[(Field::Reg0, n / 2, ALL)]));
+        classifier.insert(rule(&classifier, 10, &[(Field::Reg1, n, ALL)]));
+    }
+    let find = |classifier: &Classifier<Simple>, n| {
+        let pattern = rule(classifier, 0, &[(Field::Reg0, n, ALL)]).pattern.clone();
+        let (key, mask) = (pattern.key(), pattern.mask());
+        (classifier.iter_within(&key, &mask).count(), classifier.len_within(&Within::new(&key, &mask)))
+    };
+    assert_eq!(find(&classifier, 3), (2, 2));
+    assert_eq!(find(&classifier, 30), (1, 1));
+    assert_eq!(find(&classifier, 50), (0, 0));
+    classifier.insert(rule(&classifier, 10, &[(Field::Reg0, 3, ALL), (Field::Reg1, 3, ALL)]));
+    classifier.insert(rule(&classifier, 10, &[(Field::Reg0, 4, ALL), (Field::Reg1, 3, ALL)]));
+    assert_eq!(find(&classifier, 3), (3, 4), "narrower ones are looked at");
 }
 
 /// Looked at before: each rule of the table for each new one, also where only one could have packets in common with it.

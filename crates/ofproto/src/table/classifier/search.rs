@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use packet::{Field, Key, Mask};
 
-use super::{Classified, Classifier, Conjunction, Pattern, Prefixes, Row, Subtable, ethertype};
+use super::{Classified, Classifier, Conjunction, Layout, Pattern, Prefixes, Row, Subtable, ethertype};
 
 /// Rules that a search passes over.
 pub trait Except<R> {
@@ -108,6 +108,8 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
             |row: &&Row<R>| row.position(priority, R::priority).is_ok_and(|at| !self.except.has(&row.rules()[at]));
         let classifiers = std::iter::once(self.rules).chain(self.beside);
         let mut subtables = classifiers.flat_map(|classifier| classifier.subtables.iter());
+        let layout = Layout::new(mask);
+        let values = layout.values(key);
         subtables.any(|subtable| {
             if !subtable.priorities.contains(priority) {
                 return false;
@@ -115,8 +117,8 @@ impl<'a, R: Classified, E: Except<R>> Search<'a, R, E> {
             if subtable.is_decided_by(mask) {
                 return subtable.row_of(key).as_ref().is_some_and(is_rival);
             }
-            let both = Mask(subtable.mask.0.masked(mask));
-            let agrees = |row: &&Row<R>| row.best().pattern().key().matches(key, &both);
+            let agreement = subtable.layout.agreement(&layout, &values);
+            let agrees = |row: &&Row<R>| agreement.has(&row.best().pattern().values);
             subtable.rows.iter().filter(agrees).any(|row| is_rival(&row))
         })
     }
