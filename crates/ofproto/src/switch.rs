@@ -540,13 +540,14 @@ impl Switch {
     pub(crate) fn rule_removed(
         &self,
         (bridge, tlv): (BridgeId, &Arc<FieldTable>),
-        rule: Arc<Rule>,
+        rule: &Arc<Rule>,
         reason: FlowRemovedReason,
         at: Time,
         final_at: u64,
     ) {
         if rule.flags.contains(openflow::FlowModFlags::SEND_FLOW_REM) {
-            self.removed.lock().push(RemovedRule { bridge, rule, tlv: tlv.clone(), reason, at, final_at });
+            let (rule, tlv) = (rule.clone(), tlv.clone());
+            self.removed.lock().push(RemovedRule { bridge, rule, tlv, reason, at, final_at });
         }
     }
 

@@ -1,5 +1,6 @@
 //! Changes to the flow tables.
 
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,13 +60,11 @@ impl Bridge {
         let Some(bridge) = forwarding.bridges.get_mut(&self.id) else { return };
         let tlv = bridge.tlv.clone();
         let mut changes = if bridge.watchers.is_empty() { Vec::new() } else { removal_of_all(bridge) };
-        for table in bridge.tables.iter_mut().filter(|table| !table.rules.is_empty()) {
-            table.clear(generation);
-        }
+        let tables = bridge.tables.iter_mut().filter(|table| !table.rules.is_empty());
+        let gone: Vec<_> = tables.map(|table| table.clear(generation)).collect();
         bridge.learners.clear();
         bridge.orphaned.clear();
-        bridge.groups.clear();
-        bridge.meters.clear();
+        let gone_too = (take(&mut bridge.groups), take(&mut bridge.meters));
         bridge.users.clear();
         bridge.group_changes.note_all(generation);
         if bridge.config.fail_mode == FailMode::Standalone && !bridge.controllers.configured {
@@ -82,6 +81,8 @@ impl Bridge {
         drop(forwarding);
         watchers.iter().for_each(|watcher| watcher.settle());
         self.switch.notify();
+        // To free them takes time, in which packets do not wait.
+        drop((gone, gone_too));
     }
 }
 
@@ -141,7 +142,7 @@ impl Switch {
         let transaction = Transaction::resume(bridge, generation, now, changes);
         let affects_everything = transaction.affects_everything;
         let (mut watchers, mut statuses, mut removes, mut leaves_some) = (Vec::new(), Vec::new(), false, false);
-        let affects_flows = if succeeded {
+        let (changes, affects_flows) = if succeeded {
             let (changes, affects_flows) = transaction.commit();
             leaves_some = forwarding.bridges.get(&id).is_some_and(|bridge| !bridge.orphaned.is_empty());
             watchers = forwarding
@@ -151,12 +152,12 @@ impl Switch {
                 .unwrap_or_default();
             // Their counters are final when the change is in force.
             let final_at = if affects_flows { generation } else { 0 };
-            for (rule, reason) in changes.into_iter().filter_map(RuleChange::removed) {
+            for (rule, reason) in changes.iter().filter_map(RuleChange::removed) {
                 removes = true;
                 self.rule_removed((id, &tlv), rule, reason, now, final_at);
             }
             statuses = forwarding.bridges.get_mut(&id).map(BridgeState::vacancy_events).unwrap_or_default();
-            affects_flows
+            (changes, affects_flows)
         } else {
             transaction.rollback()
         };
@@ -176,6 +177,8 @@ impl Switch {
         if affects_flows || affects_everything || removes {
             self.notify();
         }
+        // To free the rules that went takes time, in which packets do not wait.
+        drop(changes);
         leaves_some
     }
 }

@@ -1,7 +1,7 @@
 //! Bundles, eviction, groups, meters and tables of a bridge.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use datapath::{Config, Datapath};
@@ -17,12 +17,16 @@ use openflow::{
 };
 use packet::flow::text::NoNames;
 use packet::{Clock, Field, Time};
+use parking_lot::Mutex;
 
 use super::{Bridge, Bundled};
+use crate::events::SubscriptionId;
+use crate::model::flow_changes::{FlowChanges, FlowWatcher};
 use crate::model::forwarding::BridgeState;
-use crate::model::group::uses_group;
+use crate::model::group::{Group, uses_group};
 use crate::model::transaction::Transaction;
 use crate::model::users::Used;
+use crate::table::Rule;
 use crate::{BridgeConfig, Switch, SwitchSettings, TableSettings};
 
 struct TestClock(AtomicU64);
@@ -491,6 +495,47 @@ fn what_was_learnt_goes_with_the_last_flow_that_learns_it() {
     assert_eq!(ports(&bridge), [2, 10]);
     bridge.flow_mod(&flow(FlowModCommand::Modify, 2, learn(8))).unwrap();
     assert_eq!(ports(&bridge), [2]);
+}
+
+/// Looks, when the tables are not locked any more, whether what went is still there.
+struct Last {
+    bridge: Bridge,
+    rule: Weak<Rule>,
+    group: Weak<Group>,
+    seen: Mutex<Vec<(bool, bool)>>,
+}
+
+impl FlowWatcher for Last {
+    fn note(&self, _: &FlowChanges<'_>) {}
+
+    fn settle(&self) {
+        assert!(self.bridge.switch.forwarding.try_write().is_some());
+        self.seen.lock().push((self.rule.strong_count() > 0, self.group.strong_count() > 0));
+    }
+}
+
+#[test]
+fn packets_waited_while_what_was_removed_was_freed() {
+    let bridge = bridge();
+    let watch = || {
+        bridge.flow_mod(&add(1, vec![])).unwrap();
+        bridge.group_mod(&group(GroupCommand::Add, 1, &[0])).unwrap();
+        let mut forwarding = bridge.switch.forwarding.write();
+        let state = forwarding.bridges.get_mut(&bridge.id).unwrap();
+        let rule = state.tables[0].rules.iter().next().map(Arc::downgrade).unwrap();
+        let group = state.groups.values().next().map(Arc::downgrade).unwrap();
+        let last = Arc::new(Last { bridge: bridge.clone(), rule, group, seen: Mutex::default() });
+        state.watchers = vec![(SubscriptionId(7), last.clone())];
+        last
+    };
+    let last = watch();
+    bridge.flow_mod(&flow(FlowModCommand::Delete, 1, vec![])).unwrap();
+    assert_eq!((last.seen.lock().as_slice(), last.rule.strong_count()), (&[(true, true)][..], 0));
+    bridge.group_mod(&group(GroupCommand::Delete, 1, &[])).unwrap();
+    let last = watch();
+    bridge.flush_flows();
+    let left = (last.rule.strong_count(), last.group.strong_count());
+    assert_eq!((last.seen.lock().as_slice(), left), (&[(true, true)][..], (0, 0)));
 }
 
 #[test]

@@ -19,8 +19,8 @@ pub(crate) struct RuleChange {
 
 impl RuleChange {
     /// The rule that was removed, and why.
-    pub fn removed(self) -> Option<(Arc<Rule>, FlowRemovedReason)> {
-        match (self.old, self.event) {
+    pub fn removed(&self) -> Option<(&Arc<Rule>, FlowRemovedReason)> {
+        match (&self.old, self.event) {
             (Some(old), Some(FlowEvent::Removed(reason))) => Some((old, reason)),
             _ => None,
         }

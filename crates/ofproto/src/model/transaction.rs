@@ -168,12 +168,13 @@ impl<'a> Transaction<'a> {
         count_learners(self.bridge, &rule.instructions, false);
     }
 
-    /// Undoes everything. Returns whether a datapath flow may depend on what was there in between.
-    pub fn rollback(mut self) -> bool {
-        for change in std::mem::take(&mut self.rule_changes).into_iter().rev() {
-            match (change.old, change.new) {
-                (Some(old), _) => drop(self.put(old)),
-                (None, Some(new)) => drop(self.take(&new)),
+    /// Undoes everything. Returns what was undone, and whether a datapath flow may depend on what was there in between.
+    pub fn rollback(mut self) -> (Vec<RuleChange>, bool) {
+        let undone = std::mem::take(&mut self.rule_changes);
+        for change in undone.iter().rev() {
+            match (&change.old, &change.new) {
+                (Some(old), _) => drop(self.put(old.clone())),
+                (None, Some(new)) => drop(self.take(new)),
                 (None, None) => {}
             }
         }
@@ -181,7 +182,7 @@ impl<'a> Transaction<'a> {
             self.bridge.set_group(id, group);
         }
         self.bridge.orphaned.truncate(self.orphaned_before);
-        self.affects_flows
+        (undone, self.affects_flows)
     }
 
     /// Ends the transaction. Flows that removed rules had learnt are removed, too (`delete_learned`), but for those that are left

@@ -256,7 +256,7 @@ mod tests {
                     (4 | 5, Some(known)) => known.stats.add(1, 60, Time(now * 1_000_000_000)),
                     (6, _) if importance == 0 => table.state.evict ^= true,
                     (6, _) if importance == 1 => table.settings.groups = vec![Subfield::whole(Field::InPort)],
-                    (7, _) if importance == 0 => table.clear(now),
+                    (7, _) if importance == 0 => drop(table.clear(now)),
                     _ => {}
                 }
                 let (_, lowest) = searched(&table);

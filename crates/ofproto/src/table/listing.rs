@@ -104,9 +104,9 @@ impl Listing {
     }
 
     /// Takes all rules out.
-    pub fn clear(&mut self) {
-        self.chunks.clear();
+    pub fn clear(&mut self) -> impl Sized + use<> {
         self.len = 0;
+        std::mem::take(&mut self.chunks)
     }
 
     /// The highest number that was given.

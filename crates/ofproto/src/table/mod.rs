@@ -35,6 +35,7 @@ mod tests;
 mod trie;
 mod vacancy;
 
+use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -147,14 +148,12 @@ impl Table {
         Some(old)
     }
 
-    /// Removes every rule.
-    pub fn clear(&mut self, generation: u64) {
-        self.rules = Classifier::default();
-        self.listing.clear();
+    /// Removes every rule. What held them is returned: to free it takes time, for which nothing should be locked.
+    pub fn clear(&mut self, generation: u64) -> impl Sized + use<> {
         (self.expiring, self.changed) = (0, generation);
         self.changes.note_all(generation);
-        self.cookies = Cookies::default();
-        self.candidates = None;
+        let held = (take(&mut self.rules), self.listing.clear());
+        (held, take(&mut self.cookies), self.candidates.take())
     }
 
     /// Whether a datapath flow may depend on the table: each record of one holds the counters of the tables that its
