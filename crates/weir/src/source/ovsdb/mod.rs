@@ -33,6 +33,7 @@ use ovsdb::client::Events;
 use ovsdb::{Client, Committed, Config, Remote, TransactError};
 use packet::Time;
 use tls::Tls;
+use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use super::{ConfigSource, Running, SourceEvent};
@@ -96,6 +97,10 @@ pub struct OvsdbSource {
     tick: Interval,
     /// The state that the daemon has been given last; none while another process holds the lock.
     given: Option<DatabaseState>,
+    /// Something has happened that has not been looked at.
+    is_unread: bool,
+    /// The reading of what it wants that has begun.
+    reading: Option<JoinHandle<DatabaseState>>,
     /// Warnings and notes that are in the log already.
     told: BTreeSet<String>,
     /// How much is to be written when the daemon says what runs.
@@ -127,6 +132,8 @@ impl OvsdbSource {
             timer,
             tick,
             given: None,
+            is_unread: false,
+            reading: None,
             told: BTreeSet::new(),
             extent: Extent::Status,
             stats_written: None,
@@ -153,19 +160,27 @@ impl OvsdbSource {
         loaded
     }
 
-    /// What the database asks for now; none while there is no connection.
-    fn catch_up(&mut self) -> Option<SourceEvent> {
+    /// What the database asks for now; none while there is no connection. Can be cancelled at any time, and is to be called anew then.
+    async fn catch_up(&mut self) -> Option<SourceEvent> {
         let state = self.events.state();
         if !state.synced {
+            self.is_unread = false;
             return None;
         }
         if !state.has_lock {
+            self.is_unread = false;
             self.given.take()?;
             tracing::error!("another process has taken the lock of the database; removing all bridges");
             return Some(SourceEvent::Withdrawn);
         }
         let waits = self.given.as_ref().is_some_and(|given| given.desired.datapath.flow_restore_wait);
-        let wanted = read::read(&state.replica, &self.rules, waits);
+        let rules = self.rules.clone();
+        // Thousands of ports take a while. Who is cancelled meanwhile goes on with it.
+        let begin = || tokio::task::spawn_blocking(move || read::read(&state.replica, &rules, waits));
+        let read = self.reading.get_or_insert_with(begin).await;
+        self.reading = None;
+        self.is_unread = false;
+        let wanted = read.ok()?;
         self.extent = self.extent_due(self.stats_written.is_none());
         if self.given.as_ref() == Some(&wanted) {
             return Some(SourceEvent::Nothing);
@@ -211,7 +226,7 @@ impl OvsdbSource {
             return;
         }
         let replica = &self.events.state().replica;
-        let transaction = writeback::transaction(replica, given, running, self.timer.now(), self.extent);
+        let transaction = writeback::transaction(replica, given, running, self.timer.now(), self.extent).await;
         if transaction.is_empty() {
             return;
         }
@@ -263,10 +278,13 @@ impl ConfigSource for OvsdbSource {
 
     async fn next(&mut self) -> SourceEvent {
         loop {
+            if self.is_unread
+                && let Some(change) = self.catch_up().await
+            {
+                return change;
+            }
             tokio::select! {
-                _ = self.events.next() => if let Some(change) = self.catch_up() {
-                    return change;
-                },
+                _ = self.events.next() => self.is_unread = true,
                 _ = self.tick.tick() => if self.is_writable() && self.writing.is_none() {
                     return self.write_what_changed();
                 },

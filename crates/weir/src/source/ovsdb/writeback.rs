@@ -21,6 +21,7 @@ use crate::features::capabilities;
 use crate::reconfigure::unapplied::FailedPort;
 use crate::report::statistics;
 use crate::source::{ControllerStatus, Running};
+use crate::turn::{self, Steps};
 
 /// How much to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,9 @@ const OFPORT_LOCAL: i64 = 0xfffe;
 /// The number of a port that is not there.
 const OFPORT_NONE: i64 = -1;
 
-/// What has to change in the database now that `state` has been applied.
-pub fn transaction(
+/// What has to change in the database now that `state` has been applied. Others have their turns meanwhile: what they change is written
+/// the next time.
+pub async fn transaction(
     replica: &Replica,
     state: &DatabaseState,
     running: &Running<'_>,
@@ -48,10 +50,11 @@ pub fn transaction(
     let failed = running.failed.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
     let bridges = running.switch.bridges().into_iter().map(|bridge| (bridge.name().to_owned(), bridge)).collect();
     let mut writer = Writer { replica, state, running, now, extent, bridges, failed, out: Transaction::new() };
+    let mut steps = turn::begin().await;
     writer.root();
     writer.datapaths();
     for row in replica.rows("Bridge") {
-        writer.bridge(row);
+        writer.bridge(row, &mut steps).await;
     }
     writer.out
 }
@@ -107,7 +110,7 @@ impl Writer<'_> {
         }
     }
 
-    fn bridge(&mut self, row: &Row) {
+    async fn bridge(&mut self, row: &Row, steps: &mut Steps) {
         let Some(name) = row.string("name") else { return };
         let bridge = self.bridges.get(name).cloned();
         let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
@@ -119,6 +122,7 @@ impl Writer<'_> {
         let rows: Vec<_> = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid)).collect();
         let bonds = bridge.as_ref().map(ofproto::Bridge::bonds).unwrap_or_default();
         for port in rows {
+            steps.next().await;
             let bond = bonds.iter().find(|bond| port.string("name") == Some(&bond.name));
             let active = bond.map(|bond| bond.active_mac).filter(|mac| *mac != [0; 6]);
             let only = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
