@@ -95,6 +95,8 @@ impl Console {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = rustix::fs::statx(&to, "", flags, StatxFlags::TYPE | StatxFlags::INO).ok()?;
         if !FileType::from_raw_mode(found.stx_mode.into()).is_file() {
+            // One that it was is let go of.
+            self.file = None;
             return None;
         }
         let identity = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
@@ -278,6 +280,9 @@ mod tests {
             assert_eq!(text, "one\ntwo\n");
             assert!(console.writer.is_some(), "a thread writes to it");
         }
+        let (_read, write) = io::pipe().unwrap();
+        console.write(&write, "three\n".into());
+        assert!(console.file.is_none(), "nothing keeps the last one open");
     }
 
     #[test]
