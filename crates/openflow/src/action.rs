@@ -119,7 +119,7 @@ pub enum Action {
     SetTunnel(u64),
     /// `dec_ttl`: at 0 or 1 the packet goes to the controllers with id zero instead.
     DecTtl,
-    /// `dec_ttl(ID,...)`: as `dec_ttl`, to the controllers with these ids.
+    /// `dec_ttl(ID,...)`: as `dec_ttl`, to the controllers with these ids; on the wire there may be none.
     DecTtlCntIds(Vec<u16>),
 
     /// `set_mpls_label`, 20 bits.

@@ -268,10 +268,11 @@ fn pull_controller2(r: &mut Reader) -> Result<Action, OfError> {
     Ok(Action::Controller(Box::new(c)))
 }
 
+/// OVN names no controller at all: nobody is to be told that the TTL is used up.
 fn pull_dec_ttl_ids(r: &mut Reader) -> Result<Action, OfError> {
     let n = usize::from(r.u16()?);
     r.zeros(4, NXBRC_MUST_BE_ZERO)?;
-    if n == 0 || r.len() < 2 * n {
+    if r.len() < 2 * n {
         return Err(OFPBAC_BAD_LEN);
     }
     let ids = (0..n).map(|_| r.u16()).collect::<Result<_, _>>()?;

@@ -36,11 +36,24 @@ fn matched(oxms: &[u8]) -> OfError {
     flow_mod(oxms, &[]).expect_err("a fault")
 }
 
-/// An Apply-Actions with these actions.
-fn acted(actions: &[u8]) -> OfError {
+/// A flow with an Apply-Actions of these actions.
+fn applied(actions: &[u8]) -> Result<Message, OfError> {
     let mut i = vec![0, 4, 0, 8 + actions.len() as u8, 0, 0, 0, 0];
     i.extend_from_slice(actions);
-    flow_mod(&[], &i).expect_err("a fault")
+    flow_mod(&[], &i)
+}
+
+fn acted(actions: &[u8]) -> OfError {
+    applied(actions).expect_err("a fault")
+}
+
+/// OVN decrements TTLs so.
+#[test]
+fn a_dec_ttl_that_names_no_controller_is_none() {
+    let dec_ttl = |n| [0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, 21, 0, n, 0, 0, 0, 0];
+    let Body::FlowMod(f) = applied(&dec_ttl(0)).expect("a flow").body else { panic!("no flow") };
+    assert_eq!(f.instructions.apply, [crate::Action::DecTtlCntIds(vec![])]);
+    assert_eq!(acted(&dec_ttl(1)), OFPBAC_BAD_LEN);
 }
 
 #[test]

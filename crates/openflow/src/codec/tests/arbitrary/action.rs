@@ -60,7 +60,7 @@ fn headers() -> impl Strategy<Value = Action> {
         select(vec![Action::DecMplsTtl, Action::DecTtl, Action::StripVlan, Action::PushMpls(0x8847)]),
         any::<u16>().prop_map(Action::PopMpls),
         any::<u64>().prop_map(Action::SetTunnel),
-        prop::collection::vec(any::<u16>(), 1..6).prop_map(Action::DecTtlCntIds),
+        prop::collection::vec(any::<u16>(), 0..6).prop_map(Action::DecTtlCntIds),
         (subfield(), any::<u64>()).prop_map(|(dst, v)| Action::RegLoad { dst, value: v & dst.max() as u64 }),
         (any::<u32>(), 1u32..).prop_map(|(v, mask)| {
             Action::SetField { field: Field::Reg3, value: (v & mask).into(), mask: mask.into() }
