@@ -150,9 +150,8 @@ async fn pump(
     let timer = &peers.timer;
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut input = vec![0; 1 << 16];
-    // When the peer last took something, or had nothing to take.
-    let mut progress = tokio::time::Instant::now();
-    let started = progress;
+    let started = tokio::time::Instant::now();
+    let mut progress = Progress::new(started);
     let mut known = (0, false);
     let mut pace = Lockstep::default();
     loop {
@@ -176,9 +175,7 @@ async fn pump(
         // A millisecond at least, so that a timeout that is due does not make this a busy loop.
         let due = next.unwrap_or(now + Duration::from_secs(60)).max(now + Duration::from_millis(1));
         let waiting = !session.output().is_empty();
-        if !waiting {
-            progress = tokio::time::Instant::now();
-        }
+        progress.look(waiting, tokio::time::Instant::now());
         if let Some(slot) = slot {
             tell(slot, session, &mut known);
         }
@@ -188,8 +185,12 @@ async fn pump(
                 Ok(n) => {
                     let asked = Instant::now();
                     session.receive(&input[..n], timer.now());
-                    if write_answer(&mut writer, session).await {
-                        pace.answered(asked, Instant::now());
+                    let taken = write_answer(&mut writer, session).await;
+                    if taken > 0 {
+                        progress.taken(tokio::time::Instant::now());
+                        if session.output().is_empty() {
+                            pace.answered(asked, Instant::now());
+                        }
                     }
                     // Other tasks run, however much the peer sends.
                     tokio::task::yield_now().await;
@@ -199,7 +200,7 @@ async fn pump(
             written = writer.write(session.output()), if waiting => match written {
                 Ok(n) => {
                     session.sent(n);
-                    progress = tokio::time::Instant::now();
+                    progress.taken(tokio::time::Instant::now());
                     if let Some(slot) = slot.filter(|_| known.1) {
                         slot.answered();
                     }
@@ -214,7 +215,7 @@ async fn pump(
             () = tokio::time::sleep_until(started + HANDSHAKE), if session.version().is_none() => {
                 return Err(format!("the peer has not said hello for {} s", HANDSHAKE.as_secs()));
             }
-            () = tokio::time::sleep_until(progress + STALL), if waiting => {
+            () = tokio::time::sleep_until(progress.since + STALL), if waiting => {
                 return Err(format!("the peer has taken nothing for {} s", STALL.as_secs()));
             }
         }
@@ -222,11 +223,11 @@ async fn pump(
 }
 
 /// Writes what a request was answered with at once, as far as the peer takes it: a peer that waits for each of many answers has it
-/// sooner. Of an answer that goes on, the rest is written when it is made, and an error is seen again by who writes next. Says whether
-/// the peer has all of it.
-async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Session) -> bool {
+/// sooner. Of an answer that goes on, the rest is written when it is made, and an error is seen again by who writes next. Returns how many
+/// bytes the peer has taken.
+async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Session) -> usize {
     if session.output().is_empty() || session.has_work() || session.closed().is_some() {
-        return false;
+        return 0;
     }
     let written = tokio::select! {
         biased;
@@ -234,7 +235,33 @@ async fn write_answer<W: AsyncWrite + Unpin>(writer: &mut W, session: &mut Sessi
         () = std::future::ready(()) => 0,
     };
     session.sent(written);
-    session.output().is_empty()
+    written
+}
+
+/// Since when a peer has taken nothing of what waits for it.
+struct Progress {
+    since: tokio::time::Instant,
+    /// Whether something waited when that was looked at last.
+    waited: bool,
+}
+
+impl Progress {
+    fn new(now: tokio::time::Instant) -> Progress {
+        Progress { since: now, waited: false }
+    }
+
+    /// Whether something waits at `now`. What begins to wait after a silence, however long that was, has not waited meanwhile.
+    fn look(&mut self, waits: bool, now: tokio::time::Instant) {
+        if !(waits && self.waited) {
+            self.since = now;
+        }
+        self.waited = waits;
+    }
+
+    /// The peer has taken something.
+    fn taken(&mut self, now: tokio::time::Instant) {
+        self.since = now;
+    }
 }
 
 /// Logs how many flow-mods have come, when that is due.
@@ -264,5 +291,27 @@ fn closed(e: io::Error) -> Result<(), String> {
     match e.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_after_a_long_silence_has_not_waited_meanwhile() {
+        let start = tokio::time::Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut progress = Progress::new(start);
+        progress.look(false, at(1));
+        // Nothing was to be sent for a minute.
+        progress.look(true, at(61));
+        assert_eq!(progress.since, at(61));
+        // The peer takes nothing, then something, but not all.
+        progress.look(true, at(80));
+        assert_eq!(progress.since, at(61));
+        progress.taken(at(81));
+        progress.look(true, at(82));
+        assert_eq!(progress.since, at(81));
     }
 }
