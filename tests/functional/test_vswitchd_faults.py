@@ -234,6 +234,9 @@ def test_what_has_no_effect_is_named_once(ovs):  # noqa: F811
     ovs.vsctl("set", "open", ".", "other_config:smc-enable=true")
     ovs.vsctl("set", "port", "p1", "other_config:transient=true")
     ovs.vsctl("set", "bridge", "br0", "external_ids:a=b")
+    # As ovn-controller does for itself: it has an index of its own, and sets the queues of this port.
+    ovs.vsctl("set", "open", ".", 'other_config:ovn-chassis-idx-h1=""')
+    ovs.vsctl("set", "port", "br0", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-noop")
     for note in ["other_config:smc-enable has no effect", "port p1: other_config:transient has no effect"]:
         assert ovs.log().count(note) == 1, note
     assert ovs.log().count("has no effect") == 2

@@ -94,7 +94,7 @@ impl Default for SwitchSettings {
 }
 
 /// Bytes that the bundles of all connections can hold together.
-const MAX_BUNDLE_BYTES: usize = 256 << 20;
+const MAX_BUNDLE_BYTES: usize = 2 << 30;
 
 /// Flow monitors of all connections together. Each change of a flow looks at all those of its bridge, with the tables locked.
 pub(crate) const MAX_FLOW_MONITORS: usize = 1024;

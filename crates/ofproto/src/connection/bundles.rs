@@ -12,9 +12,9 @@ use super::{GROUP_MOD, Session};
 use crate::bridge::Bundled;
 use crate::connection::budget::Charge;
 
-/// Bytes that the bundles of a connection can hold. All connections together have a limit of their own
-/// ([`Switch`](crate::Switch)).
-const MAX_BYTES: usize = 128 << 20;
+/// Bytes that the bundles of a connection can hold: some six million flows of OVN, which sends all its flows in one bundle, and
+/// sends them again without end where that is refused. All connections together have a limit of their own ([`Switch`](crate::Switch)).
+pub(super) const MAX_BYTES: usize = 1 << 30;
 
 /// Most bundles of a connection.
 const MAX_BUNDLES: usize = 256;
@@ -132,7 +132,7 @@ impl Bundles {
     }
 
     /// Takes so many bytes for a bundle, if this connection and all together may have them.
-    fn grow(&mut self, bytes: usize) -> bool {
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
         self.memory.bytes() + bytes <= MAX_BYTES && self.memory.grow(bytes)
     }
 

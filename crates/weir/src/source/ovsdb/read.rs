@@ -322,7 +322,8 @@ impl DatabaseState {
                 bridge.settings.local_mcast_snooping = self.port_multicast(port, name);
                 bridge.settings.local_ingress_filter = ingress_filter(interface);
                 let (egress, qos) = self.qos(replica, port, name);
-                if let Some(qos) = qos {
+                // Queues of LOCAL are left alone, as "linux-noop" asks: ovn-controller sets those of the port below its tunnels.
+                if let Some(qos) = qos.filter(|qos| qos.kind.name != "linux-noop") {
                     self.notes.insert(format!("port {name}: QoS of type {} has no effect there", qos.kind.name));
                 }
                 bridge.settings.local_policing = Policing { ingress: ingress_policing(interface), egress };
