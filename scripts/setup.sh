@@ -25,7 +25,8 @@ man:man-db promtool:prometheus clang:clang traceroute:traceroute in.tftpd:tftpd-
 /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk
 /usr/lib/python3/dist-packages/pyftpdlib/__init__.py:python3-pyftpdlib
 chromium:chromium /usr/lib/python3/dist-packages/websocket/__init__.py:python3-websocket
-/usr/include/python3.11/Python.h:libpython3.11-dev /usr/lib/frr/bfdd:frr lldpd:lldpd"
+/usr/include/python3.11/Python.h:libpython3.11-dev /usr/lib/frr/bfdd:frr lldpd:lldpd
+ovn-nbctl:ovn-common ovn-northd:ovn-central ovn-controller:ovn-host"
 for driver in af-xdp memif null pcap ring tap; do
     tests="$tests /usr/lib/x86_64-linux-gnu/librte_net_${driver/-/_}.so.23:librte-net-${driver}23"
 done
@@ -51,7 +52,7 @@ done
 if [ -n "$missing" ]; then
     echo "installing Debian packages:$missing"
     export DEBIAN_FRONTEND=noninteractive
-    # Open vSwitch is wanted for its tools; its daemons are not to be started.
+    # Open vSwitch and OVN are wanted for their programs; their daemons are not to be started.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ]; then
         trap '$sudo rm -f /usr/sbin/policy-rc.d' EXIT
