@@ -151,10 +151,10 @@ impl Mailbox {
         self.queue.lock().dropped
     }
 
-    /// The oldest event, except that packet-ins wait for their turn.
-    pub fn take(&self, now: Time) -> Option<Event> {
+    /// The oldest event, except that packet-ins wait for their turn, and altogether where they are not wanted.
+    pub fn take(&self, now: Time, packet_ins: bool) -> Option<Event> {
         let mut queue = self.queue.lock();
-        let event = queue.take(now);
+        let event = queue.take(now, packet_ins);
         queue.tell(&self.memory);
         event
     }
@@ -308,11 +308,12 @@ impl EventQueue {
         }
     }
 
-    fn take(&mut self, now: Time) -> Option<Event> {
+    fn take(&mut self, now: Time, packet_ins: bool) -> Option<Event> {
         let [missed, asked] = &mut self.packet_ins;
         let other = self.others.front().map(|&(number, _)| number);
         let monitors = self.monitors.next(&mut || next(&mut self.next_number));
-        let next = [missed.next(now), asked.next(now), other, monitors];
+        let [first_missed, first_asked] = if packet_ins { [missed.next(now), asked.next(now)] } else { [None; 2] };
+        let next = [first_missed, first_asked, other, monitors];
         let first = next.iter().flatten().min().copied()?;
         if monitors == Some(first) {
             return self.monitors.take().map(Event::Message);

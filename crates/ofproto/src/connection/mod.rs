@@ -207,6 +207,8 @@ pub struct Session {
     roles: Arc<Roles>,
     member: Member,
     mailbox: Arc<Mailbox>,
+    /// Packet-ins wait: the peer has sent more than was read.
+    holds_packet_ins: bool,
     subscription: SubscriptionId,
     options: DecodeOptions,
     flow_format: FlowFormat,
@@ -261,6 +263,7 @@ impl Session {
             roles,
             member,
             mailbox,
+            holds_packet_ins: false,
             subscription,
             options: DecodeOptions::default(),
             flow_format: FlowFormat::default(),
@@ -354,7 +357,7 @@ impl Session {
     /// When [`poll`](Session::poll) has to be called at the latest; `None` for when it is woken.
     pub fn next_timeout(&self) -> Option<Time> {
         // A packet-in that may be sent waits for the peer to read, if there is no room for it.
-        let due = self.mailbox.due().filter(|_| self.has_room_for_events());
+        let due = self.mailbox.due().filter(|_| self.has_room_for_events() && !self.holds_packet_ins);
         let interval = self.settings.probe_interval.filter(|_| self.closed.is_none());
         let probed = self.probing || self.version.is_none();
         let probe = interval.map(|interval| self.last_heard + if probed { 2 * interval } else { interval });
@@ -362,6 +365,13 @@ impl Session {
         let behind = self.bridge.has_packet_outs_enough().then_some(self.last_heard);
         let bundle = self.bundles.next_expiry(self.bridge.bundle_idle()).filter(|_| self.closed.is_none());
         due.into_iter().chain(probe).chain(behind).chain(bundle).chain(self.flow_mods.due()).min()
+    }
+
+    /// Packet-ins wait from now on, or no longer. A peer whose answers to packets are not read yet is given no more packets to answer:
+    /// what it has to send would grow without end in its own queue, and what is for a port that sends little would come late.
+    /// While they wait, those of the ports that have most are dropped.
+    pub fn hold_packet_ins(&mut self, hold: bool) {
+        self.holds_packet_ins = hold;
     }
 
     fn has_room_for_events(&self) -> bool {
@@ -605,7 +615,7 @@ impl Session {
     /// Moves events into the output, but not between the messages of one answer.
     fn send_events(&mut self, now: Time) {
         while self.has_room_for_events() {
-            match self.mailbox.take(now) {
+            match self.mailbox.take(now, !self.holds_packet_ins) {
                 Some(event) => self.send_event(event),
                 None => break,
             }
@@ -614,7 +624,7 @@ impl Session {
 
     /// Moves all events into the output that may be sent: those before a barrier come before its reply.
     fn send_all_events(&mut self, now: Time) {
-        while let Some(event) = self.mailbox.take(now) {
+        while let Some(event) = self.mailbox.take(now, true) {
             self.send_event(event);
         }
     }

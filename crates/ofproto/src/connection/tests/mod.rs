@@ -479,6 +479,25 @@ fn packet_ins_are_limited_for_each_kind_and_nothing_else_is() {
     assert_eq!(s.next_timeout(), None);
 }
 
+/// A controller whose answers are not read yet would only have more to answer.
+#[test]
+fn packet_ins_that_are_held_wait_and_nothing_else_does() {
+    let bridge = bridge();
+    let s = &mut session(&bridge, ConnectionKind::Controller, Version::V1_3);
+    s.hold_packet_ins(true);
+    s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+    add_port(&bridge, "p1");
+    s.poll(START);
+    let told = heard(s);
+    assert!(!told.is_empty() && told.iter().all(|m| matches!(m.body, Body::PortStatus(_))), "{told:?}");
+    // It does not ask to be polled for what it may not send.
+    assert!(s.next_timeout().is_none_or(|due| due > START));
+    s.hold_packet_ins(false);
+    s.poll(START);
+    let told = heard(s);
+    assert!(matches!(told[..], [Message { body: Body::PacketIn(_), .. }]), "{told:?}");
+}
+
 #[test]
 fn flow_removed_comes_before_the_barrier_reply() {
     let bridge = bridge();

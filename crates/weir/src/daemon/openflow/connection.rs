@@ -21,6 +21,9 @@ use crate::turn;
 /// How long a peer may read nothing while there is something to read.
 const STALL: Duration = Duration::from_secs(30);
 
+/// Reads in a row that each found something at once, after which a peer that sends without end is given packet-ins all the same.
+const READS: u32 = 16;
+
 /// How long a peer may take to send its hello, and before that for the handshake of TLS.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -154,8 +157,12 @@ async fn pump(
     let mut progress = Progress::new(started);
     let mut known = (0, false);
     let mut pace = Lockstep::default();
+    // Reads since there was nothing to read, or since packet-ins went all the same.
+    let mut reads = 0;
     loop {
         let now = timer.now();
+        let holds_packet_ins = reads != 0;
+        session.hold_packet_ins(holds_packet_ins);
         if session.has_work() {
             // One piece of a long answer.
             let turn = turn::take().await;
@@ -179,10 +186,19 @@ async fn pump(
         if let Some(slot) = slot {
             tell(slot, session, &mut known);
         }
+        let reading = session.wants_input();
         tokio::select! {
-            read = pace.wait(reader.read(&mut input)), if session.wants_input() => match read {
+            biased;
+            () = tokio::time::sleep_until(started + HANDSHAKE), if session.version().is_none() => {
+                return Err(format!("the peer has not said hello for {} s", HANDSHAKE.as_secs()));
+            }
+            () = tokio::time::sleep_until(progress.since + STALL), if waiting => {
+                return Err(format!("the peer has taken nothing for {} s", STALL.as_secs()));
+            }
+            read = pace.wait(reader.read(&mut input)), if reading => match read {
                 Ok(0) => return Ok(()),
                 Ok(n) => {
+                    reads = (reads + 1) % READS;
                     let asked = Instant::now();
                     session.receive(&input[..n], timer.now());
                     let taken = write_answer(&mut writer, session).await;
@@ -194,6 +210,7 @@ async fn pump(
                     }
                     // Other tasks run, however much the peer sends.
                     tokio::task::yield_now().await;
+                    continue;
                 }
                 Err(e) => return closed(e),
             },
@@ -209,15 +226,13 @@ async fn pump(
                 }
                 Err(e) => return closed(e),
             },
-            () = std::future::ready(()), if session.has_work() => {}
+            // What was held goes as soon as there is nothing to read.
+            () = std::future::ready(()), if session.has_work() || reading && holds_packet_ins => {}
             () = wake.notified() => {}
             () = timer.sleep_until(due) => {}
-            () = tokio::time::sleep_until(started + HANDSHAKE), if session.version().is_none() => {
-                return Err(format!("the peer has not said hello for {} s", HANDSHAKE.as_secs()));
-            }
-            () = tokio::time::sleep_until(progress.since + STALL), if waiting => {
-                return Err(format!("the peer has taken nothing for {} s", STALL.as_secs()));
-            }
+        }
+        if reading {
+            reads = 0;
         }
     }
 }
