@@ -37,6 +37,8 @@ mount -t tmpfs none "$root/tmp"
 ip link set lo up
 # A database of its own, whatever this machine's has in it.
 rm -rf "$root/etc/openvswitch/conf.db" "$root/var/lib/openvswitch/conf.db"
+# OVN, which makes a bridge of its own, starts only where it is asked to.
+rm -f "$root"/etc/systemd/system/multi-user.target.wants/ovn-*.service
 mkdir -p "$root/mnt/weir"
 mount --bind "$2" "$root/mnt/weir"
 cp "$3" "$root/tmp/weir"
