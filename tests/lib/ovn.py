@@ -39,7 +39,8 @@ class Ovn:
                        log=name)
             until((self.dir / f"{name}.sock").exists, what=f"the database {name}")
         self.spawn("ovn-northd", f"--ovnnb-db={self.db['nb']}", f"--ovnsb-db={self.db['sb']}", log="northd")
-        self.nbctl("init")
+        # ovn-controller 23.03 crashes where ovn-northd has not put anything into the southbound database.
+        self.nbctl("--wait=sb", "sync")
 
     def spawn(self, *command, log, env=None):
         with open(self.dir / f"{log}.out", "ab") as out:
