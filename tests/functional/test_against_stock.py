@@ -111,3 +111,18 @@ def test_random_pipelines(ovs, stock, first):
         received += len(scenario.packets)
         forwarded += sum(map(len, stock.sent().values()))
     assert received > 300 and forwarded > 50, "the scenarios have no traffic"
+
+
+@pytest.mark.parametrize("match, is_taken", [
+    ("icmp,ip_frag=later,icmp_type=8", True),
+    ("icmp6,ip_frag=later,icmp_type=8", True),
+    ("tcp,ip_frag=later,tp_dst=80", False),
+    ("udp6,ip_frag=later,tp_dst=80", False),
+    ("tcp,ip_frag=first,tp_dst=80", True),
+])
+def test_prerequisites_of_later_fragments(ovs, stock, match, is_taken):
+    ovs.start(*DUMMY)
+    weir = Side(ovs, ovs.dir / f"ovs-vswitchd.{ovs.pid()}.ctl")
+    for side in (stock, weir):
+        side.build(Scenario(0))
+        assert side.ofctl("add-flow", f"{match},actions=drop") == (0 if is_taken else ["OFPBMC_BAD_PREREQ"])

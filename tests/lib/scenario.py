@@ -124,11 +124,14 @@ class Scenario:
         """In hexadecimal."""
         ether = Ether(src=src, dst=self.pick(MACS))
         tags = self.pick([0] * 15 + [1] * 10 + [2] * 4 + [3])
-        for n in range(tags):
-            # OVS loses an inner tag without VLAN.
-            ether = ether / Dot1Q(vlan=self.pick(VLANS[min(n, 1):]), prio=self.pick([0, 0, 3, 7]))
+        for _ in range(tags):
+            # Of two tags, OVS loses both where one has no VLAN.
+            ether = ether / Dot1Q(vlan=self.pick(VLANS if tags == 1 else VLANS[1:]), prio=self.pick([0, 0, 3, 7]))
         payload = self.pick([self.ipv4] * 8 + [self.ipv6] * 5 + [self.arp] * 2 + [self.labelled] * 3 + [lambda: self.payload(b"w", 50)] * 2)()
         if isinstance(payload, MPLS):
+            # OVS loses tags where there are two before labels.
+            ether = Ether(src=src, dst=ether.dst) / Dot1Q(vlan=self.pick(VLANS)) if tags > 1 else ether
+            tags = min(tags, 1)
             ether.lastlayer().type = self.pick([0x8847, 0x8847, 0x8848])
         elif isinstance(payload, Raw):
             ether.lastlayer().type = self.pick([0x88B5, 0x0600, 0x88CC])

@@ -234,9 +234,11 @@ pub(crate) fn prereq_met(m: &Match, prereq: Prereq) -> bool {
         let later = u128::from(packet::flow::frag::LATER);
         mask & later == 0 || value & later == 0
     };
-    let l4 = |proto: u128| ip() && m.exact(Field::NwProto) == Some(proto) && not_later();
+    let of = |proto: u128| ip() && m.exact(Field::NwProto) == Some(proto);
+    let l4 = |proto: u128| of(proto) && not_later();
     let nd = |kind: u128| m.exact(Field::Icmpv6Type) == Some(kind) && matches!(m.exact(Field::Icmpv6Code), Some(0));
-    let icmpv6 = || dl_type() == Some(0x86dd) && l4(58);
+    // As in OVS, of ICMP a later fragment's may be asked for: they are zero.
+    let icmpv6 = || dl_type() == Some(0x86dd) && of(58);
     let tracked = || ct_valid(&m.key.masked(&m.mask), &m.mask);
     match prereq {
         Prereq::None => true,
@@ -253,7 +255,7 @@ pub(crate) fn prereq_met(m: &Match, prereq: Prereq) -> bool {
         Prereq::Tcp => l4(6),
         Prereq::Udp => l4(17),
         Prereq::Sctp => l4(132),
-        Prereq::Icmp => dl_type() == Some(0x0800) && l4(1),
+        Prereq::Icmp => dl_type() == Some(0x0800) && of(1),
         Prereq::Icmpv6 => icmpv6(),
         Prereq::Nd => icmpv6() && (nd(135) || nd(136)),
         Prereq::NdSolicit => icmpv6() && nd(135),
