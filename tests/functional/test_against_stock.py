@@ -16,6 +16,8 @@ from lib.daemon import Database
 from lib.net import run
 from lib.pcap import frames
 from lib.scenario import PORTS, Scenario
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
 OVS = "/usr/lib/openvswitch-switch/ovs-vswitchd"
 DUMMY = ("--enable-dummy", "--disable-system", "--disable-system-route")
@@ -46,9 +48,9 @@ class Side:
             self.heard = self.heard[end:].lstrip()
             return answer
 
-    def ofctl(self, command, argument):
+    def ofctl(self, command, *arguments):
         """The errors that it is answered with."""
-        done = run("ovs-ofctl", "-OOpenFlow15", command, "br0", argument, env=self.env, check=False)
+        done = run("ovs-ofctl", "-OOpenFlow15", command, "br0", *arguments, env=self.env, check=False)
         errors = re.findall(r"OFPT_ERROR.*: (\w+)", done.stderr)
         assert errors or done.returncode == 0 or "ovs-ofctl:" in done.stderr, done.stderr
         return errors or done.returncode
@@ -111,6 +113,22 @@ def test_random_pipelines(ovs, stock, first):
         received += len(scenario.packets)
         forwarded += sum(map(len, stock.sent().values()))
     assert received > 300 and forwarded > 50, "the scenarios have no traffic"
+
+
+def test_actions_that_are_deprecated(ovs, stock):
+    """ovs-ofctl sends these also by later versions, where it does not know which protocol it is about."""
+    ovs.start(*DUMMY)
+    weir = Side(ovs, ovs.dir / f"ovs-vswitchd.{ovs.pid()}.ctl")
+    udp = bytes(Ether() / IP(dst="10.0.0.1") / UDP(sport=53, dport=443)).hex()
+    for side in (stock, weir):
+        side.build(Scenario(0))
+        side.ofctl("del-flows")
+        for group in ("group_id=1,type=all,bucket=actions=mod_tp_dst:80,output:2", "group_id=2,type=all,bucket=actions=mod_tp_src:8,output:3"):
+            assert side.ofctl("add-group", group) == 0
+        side.ofctl("add-flow", "udp,actions=group:1,group:2")
+        side.call("netdev-dummy/receive", "p1", udp)
+    until(lambda: stock.sent()[3], what="a frame")
+    assert weir.sent() == stock.sent()
 
 
 @pytest.mark.parametrize("match, is_taken", [

@@ -54,8 +54,7 @@ fn pull11(kind: u16, r: &mut Reader, ctx: Context) -> Result<Action, OfError> {
             r.skip(6)?;
             Action::Output { port, max_len }
         }
-        // Set-field has taken the place of these.
-        1..=14 if ctx.version > Version::V1_1 => return Err(OFPBAC_BAD_TYPE),
+        // From OpenFlow 1.2 on, set-field has taken the place of those up to 15, which clients still send.
         1 => Action::SetVlanVid { vid: limited(padded_u16(r)?, 0xfff)?, push: false },
         2 => Action::SetVlanPcp { pcp: limited(padded_u8(r)?, 7)?, push: false },
         3 => Action::SetEthSrc(pull_eth(r)?),

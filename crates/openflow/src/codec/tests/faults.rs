@@ -72,9 +72,15 @@ fn headers() {
 }
 
 #[test]
-fn what_only_openflow_1_1_has() {
-    // Set-dl-src, and in 1.1 a meter instruction, which came with 1.3.
-    assert_eq!(acted(&[0, 3, 0, 16, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]), OFPBAC_BAD_TYPE);
+fn actions_that_set_field_has_taken_the_place_of() {
+    let set_dl_src = [0, 3, 0, 16, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    let Body::FlowMod(f) = applied(&set_dl_src).expect("a flow").body else { panic!("no flow") };
+    assert_eq!(f.instructions.apply, [crate::Action::SetEthSrc(crate::EthAddr([2, 0, 0, 0, 0, 1]))]);
+    assert_eq!(acted(&[0, 11, 0, 8, 0, 0, 0, 0]), OFPBAC_BAD_TYPE, "copy-ttl-out is another one");
+}
+
+#[test]
+fn a_meter_instruction_came_with_openflow_1_3() {
     let mut body = vec![0; 40 + 88];
     body[42..44].copy_from_slice(&[0, 88]);
     body.extend([0, 6, 0, 8, 0, 0, 0, 1]);
