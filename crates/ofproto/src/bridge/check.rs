@@ -55,7 +55,8 @@ pub(crate) fn check_instructions(
     } else {
         let mut matching = matching.clone();
         check_list(apply, &mut matching, known)?;
-        check_list(write, &mut matching, known)?;
+        // As in OVS: in which order a set's actions are done is not theirs to say.
+        check_list(write, &mut matching, &Known { bridge: known.bridge, lenient: true })?;
     }
     if let Some(goto) = instructions.goto
         && (table.is_some_and(|table| goto <= table) || usize::from(goto.0) >= TABLES)
