@@ -5,6 +5,7 @@ import re
 import pytest
 from conftest import until
 from lib.conntrack import NEIGHBOURS, Lab, udp
+from lib.daemon import dummy_bridge
 
 TO_B = "table=0,in_port=1,udp,actions=meter:1,2"
 
@@ -103,3 +104,27 @@ def test_packets_to_controllers_are_limited(lab):
 def test_meters_say_what_they_can(lab):
     text = lab.ovs.ofctl("meter-features", "br0", version=13)
     assert "max_meter:262144" in text and "max_bands:8" in text and "drop dscp_remark" in text
+
+
+def test_a_meter_of_packet_ins_comes_and_goes_and_its_flows_stay(ovs):
+    """As OVS has it: a controller may ask for a meter before it is there, and flows are not the meter's."""
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    ovs.ofctl("add-flow", "br0", "table=0,priority=9,in_port=p1,actions=controller(meter_id=7)", version=13)
+
+    def is_metered():
+        ovs.appctl("netdev-dummy/receive", "p1", "ff" * 6 + "020000000001" + "88b5" + "00" * 46)
+        [flow] = [line for line in ovs.appctl("dpctl/dump-flows").splitlines() if "0x88b5" in line]
+        return "meter(" in flow
+
+    def meters():
+        return re.findall(r"meter:?=?(\d+)", ovs.ofctl("dump-meters", "br0", version=13))
+
+    assert not is_metered()
+    for _ in range(2):
+        ovs.ofctl("add-meter", "br0", "meter=7,pktps,bands=type=drop,rate=1", version=13)
+        until(is_metered, what="a meter in the datapath")
+        assert meters() == ["7"] and "flow_count:0" in ovs.ofctl("meter-stats", "br0", "meter=7", version=13)
+        ovs.ofctl("del-meter", "br0", "meter=7", version=13)
+        until(lambda: not is_metered(), what="the end of the meter")
+        assert meters() == [] and "controller(meter_id=7)" in ovs.ofctl("dump-flows", "br0", version=13).replace("max_len=65535,", "")

@@ -109,7 +109,6 @@ fn check_action(action: &Action, matching: Option<&mut Match>, known: &Known) ->
         },
         Action::Group(id) => known.group(*id),
         Action::Meter(id) => known.meter(*id),
-        Action::Controller(controller) => controller.meter.map_or(Ok(()), |id| known.meter(id)),
         Action::Learn(learn) if usize::from(learn.table.0) >= TABLES => Err(OfError::OFPBAC_BAD_ARGUMENT),
         Action::Learn(_) => matching.map_or(Ok(()), |matching| check_fields(action, matching, known)),
         Action::Clone(actions) => match matching {

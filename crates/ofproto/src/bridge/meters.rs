@@ -96,7 +96,7 @@ fn apply(transaction: &mut Transaction, change: &MeterMod) -> Result<(), OfError
                 None => {
                     let meter = Meter::new(config, now, numbers, now).ok_or(OfError::OFPMMFC_OUT_OF_METERS)?;
                     meters.insert(id, meter);
-                    is_implicit(id)
+                    limits_packet_ins(transaction.bridge, id)
                 }
             };
             transaction.affects_everything |= retranslates;
@@ -113,9 +113,9 @@ pub(crate) fn check(config: &MeterConfig) -> Result<(), OfError> {
     Ok(())
 }
 
-/// Whether a meter limits packets whose flows do not name it.
-fn is_implicit(id: u32) -> bool {
-    matches!(id, meter_id::SLOWPATH | meter_id::CONTROLLER)
+/// Whether a meter limits packets whose flows it does not belong to: those that go to controllers or to the slow path.
+fn limits_packet_ins(bridge: &BridgeState, id: u32) -> bool {
+    matches!(id, meter_id::SLOWPATH | meter_id::CONTROLLER) || bridge.users.count(Used::PacketInMeter(id)) > 0
 }
 
 /// The meters that a delete means: one, or all.
@@ -124,13 +124,14 @@ pub(super) fn wanted(bridge: &BridgeState, wanted: u32) -> impl Iterator<Item = 
     bridge.meters.range(range).map(|(&id, _)| id)
 }
 
-/// Removes a meter, or all, and the flows that use it (OpenFlow 1.3.5 section 7.3.4.5).
+/// Removes a meter, or all, and the flows that use it (OpenFlow 1.3.5 section 7.3.4.5). As in OVS, those that send packets to controllers by it
+/// stay.
 pub(super) fn delete(transaction: &mut Transaction, meter: u32) {
     let gone: Vec<u32> = wanted(transaction.bridge, meter).collect();
     for id in gone {
         let users: Vec<_> = transaction.bridge.users.rules(Used::Meter(id)).cloned().collect();
         users.iter().for_each(|rule| transaction.remove(rule, FlowRemovedReason::MeterDelete));
         transaction.bridge.meters.remove(&id);
-        transaction.affects_everything |= is_implicit(id);
+        transaction.affects_everything |= limits_packet_ins(transaction.bridge, id);
     }
 }

@@ -203,7 +203,7 @@ fn remove_shared(transaction: &mut Transaction, shared: &mut Vec<Used>) -> bool 
         match used {
             Used::Group(id) => groups::delete(transaction, id),
             Used::Meter(id) => meters::delete(transaction, id),
-            Used::TunMetadata(_) => {}
+            Used::PacketInMeter(_) | Used::TunMetadata(_) => {}
         }
         shared.pop();
     }

@@ -23,6 +23,8 @@ type Rules = HashMap<usize, Arc<Rule>>;
 pub(crate) enum Used {
     Group(GroupId),
     Meter(u32),
+    /// A meter of packets that go to controllers. It need not be there: then, nothing limits them.
+    PacketInMeter(u32),
     /// tun_metadataN.
     TunMetadata(u8),
 }
@@ -129,7 +131,7 @@ fn collect(actions: &[Action], used: &mut Vec<Used>) {
         match action {
             Action::Group(id) => used.push(Used::Group(*id)),
             Action::Meter(id) => used.push(Used::Meter(*id)),
-            Action::Controller(controller) => used.extend(controller.meter.map(Used::Meter)),
+            Action::Controller(controller) => used.extend(controller.meter.map(Used::PacketInMeter)),
             Action::Clone(inner) => collect(inner, used),
             _ => {}
         }
