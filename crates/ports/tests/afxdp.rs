@@ -488,7 +488,7 @@ fn the_registry_opens_it_and_errors_say_what_is_wrong() {
     };
     let port = open("a", &[("xdp-mode", "generic"), ("n_rxq_desc", "256"), ("use-need-wakeup", "false")]).unwrap();
     assert_eq!((port.kind(), port.name(), mode_of(&port).as_str()), ("afxdp", "a", "generic"));
-    assert_eq!(port.status().last(), Some(&("driver_name", "veth".to_string())));
+    assert!(port.status().contains(&("driver_name", "veth".to_string())));
     let facts = Interface::open("a").unwrap().facts().unwrap();
     assert_eq!((port.mac(), port.mtu(), port.ifindex()), (facts.mac, 1500, Some(facts.index)));
     port.set_mac([2, 0, 0, 0, 0, 9]).unwrap();
