@@ -47,6 +47,12 @@ use args::{Args, CliCommand, IngressCommand};
 
 /// Does what the command line says. Exit status: 0 ok, 1 failure, 2 usage (which clap sees to).
 pub fn main() -> ExitCode {
+    let status = run_command();
+    crate::vlog::flush();
+    status
+}
+
+fn run_command() -> ExitCode {
     match vswitchd_arguments(std::env::args_os()) {
         Some(Ok(arguments)) => return vswitchd::main(&arguments),
         Some(Err(argument)) => {

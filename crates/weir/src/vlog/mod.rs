@@ -26,8 +26,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -102,6 +102,19 @@ pub struct Config {
     pub syslog: Option<String>,
 }
 
+/// How long the end of the process waits for a disk.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// That of the process.
+static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
+
+/// Has the last lines written, for the process is about to end.
+pub fn flush() {
+    if let Some(logger) = LOGGER.get() {
+        logger.flush();
+    }
+}
+
 /// Makes a logger that takes the messages of the whole process.
 pub fn init(program: &'static str, config: &Config) -> Result<Arc<Logger>, String> {
     let environment = || std::env::var("OVS_SYSLOG_METHOD").ok().filter(|method| !method.is_empty());
@@ -122,6 +135,7 @@ pub fn init(program: &'static str, config: &Config) -> Result<Arc<Logger>, Strin
     }
     // A second daemon in one process, in tests, logs where the first one does.
     let _ = tracing::subscriber::set_global_default(subscriber::ToLogger(logger.clone()));
+    let _ = LOGGER.set(logger.clone());
     if let Some(path) = &config.file {
         // Without its log file the daemon still does its work.
         let _ = logger.open_file(path);
@@ -332,6 +346,13 @@ impl Logger {
             Some(path) => self.open_file(&path),
             None => Ok(()),
         }
+    }
+
+    /// Waits for what has been logged to be written, unless the disk has stalled.
+    fn flush(&self) {
+        let (deadline, outputs) = (Instant::now() + LAST_LINES, self.outputs.lock());
+        outputs.file.flush(deadline);
+        outputs.console.flush(deadline);
     }
 
     /// Closes the file, until it is opened anew.

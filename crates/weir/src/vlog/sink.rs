@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
@@ -29,6 +30,11 @@ pub struct LogFile {
 }
 
 impl LogFile {
+    /// Returns when all is written, or at this time.
+    pub fn flush(&self, deadline: Instant) {
+        self.writer.iter().for_each(|writer| writer.flush(deadline));
+    }
+
     /// Whether lines are written.
     pub fn is_open(&self) -> bool {
         self.file.is_some()
@@ -87,6 +93,11 @@ impl Console {
             }
             self.torn = !piece.ends_with(b"\n");
         }
+    }
+
+    /// Returns when what goes to a file is written, or at this time.
+    pub fn flush(&self, deadline: Instant) {
+        self.writer.iter().for_each(|writer| writer.flush(deadline));
     }
 
     /// The file that this is, if it is one: it may become another.
@@ -291,6 +302,28 @@ mod tests {
         log.install(Some(open(Path::new("/dev/full")).unwrap()));
         log.write("lost\n".into());
         assert!(log.is_open());
+    }
+
+    #[test]
+    fn the_last_lines_are_waited_for_and_a_thread_that_was_late_is_trusted() {
+        let (mut read, write) = io::pipe().unwrap();
+        let mut log = LogFile::default();
+        log.install(Some(std::os::fd::OwnedFd::from(write).into()));
+        let line = "x".repeat(4095) + "\n";
+        // More than the pipe takes: somebody waits in vain, and others do not.
+        (0..100).for_each(|_| log.write(line.clone()));
+        let mut text = vec![0; 100 * 4096];
+        let reader = std::thread::spawn(move || {
+            io::Read::read_exact(&mut read, &mut text).unwrap();
+            read
+        });
+        log.flush(Instant::now() + std::time::Duration::from_secs(60));
+        let mut read = reader.join().unwrap();
+        // So all is there; and what comes now is there before its writer goes on.
+        log.write("after\n".into());
+        let mut after = [0; 6];
+        rustix::io::ioctl_fionbio(&read, true).unwrap();
+        assert_eq!(io::Read::read(&mut read, &mut after).unwrap(), 6);
     }
 
     #[test]

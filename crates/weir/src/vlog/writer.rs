@@ -1,8 +1,8 @@
 //! A thread that writes lines to files, so that nobody else waits for a disk that has stalled.
 //!
 //! While the disk does its work, who logs a line goes on when it is written: what the daemon has said before it answers can be read
-//! then, and a process that is killed has its last words in the file. Once somebody has waited in vain, nobody waits for a while, and until
-//! all that is kept is written; lines that there is no room for are lost.
+//! then, and a process that is killed has its last words in the file. Once somebody has waited in vain, nobody waits until all that is kept
+//! is written, and for a while where that is slow; lines that there is no room for are lost. A process that ends waits for the last ones.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,8 +16,11 @@ use parking_lot::{Condvar, Mutex};
 /// How long a line is waited for.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long at least nobody waits after that was in vain.
+/// How long at least nobody waits after that was in vain, where the disk is slow.
 const DISTRUST: Duration = Duration::from_secs(10);
+
+/// A disk that takes no longer than this for a line is not slow: it was the thread that had to wait for its turn.
+const QUICK: Duration = Duration::from_millis(10);
 
 /// Bytes of lines that are kept.
 const MOST: usize = 1 << 20;
@@ -81,6 +84,13 @@ impl Writer {
             self.shared.written.notify_all();
         }
     }
+
+    /// Returns when all that has come is written, or at this time.
+    pub fn flush(&self, deadline: Instant) {
+        let mut queue = self.shared.queue.lock();
+        let all = queue.came;
+        while queue.done < all && !self.shared.written.wait_until(&mut queue, deadline).timed_out() {}
+    }
 }
 
 impl Drop for Writer {
@@ -98,11 +108,13 @@ impl Shared {
             self.filled.wait_while(&mut queue, |queue| queue.lines.is_empty() && !queue.is_at_end);
             let Some((file, line)) = queue.lines.pop_front() else { return };
             drop(queue);
+            let began = Instant::now();
             write(&file, &line, &mut torn);
+            let is_quick = began.elapsed() < QUICK;
             let mut queue = self.queue.lock();
             queue.bytes -= line.len();
             queue.done += 1;
-            queue.stalled = queue.stalled.filter(|at| !queue.lines.is_empty() || at.elapsed() < DISTRUST);
+            queue.stalled = queue.stalled.filter(|at| !queue.lines.is_empty() || !is_quick && at.elapsed() < DISTRUST);
             self.written.notify_all();
         }
     }

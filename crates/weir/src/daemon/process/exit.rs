@@ -10,6 +10,7 @@ pub fn bound() {
     let watch = std::thread::Builder::new().name("end".into()).spawn(|| {
         std::thread::sleep(TIMEOUT);
         tracing::error!("the end takes too long; a thread hangs");
+        crate::vlog::flush();
         std::process::exit(1);
     });
     if let Err(e) = watch {
