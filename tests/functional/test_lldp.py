@@ -113,7 +113,8 @@ lldp = true
 """)
     lldpd = Lldpd(host)
     try:
-        until(lambda: host.port in lldpd.neighbours(), 20, "Weir at lldpd")
+        # One that comes up after the first frames waits for the next one, 30 s later.
+        until(lambda: host.port in lldpd.neighbours(), 45, "Weir at lldpd")
         chassis = lldpd.neighbours()[host.port]["chassis"][0]
         assert chassis["name"][0]["value"] == "rack7" and "Weir" in chassis["descr"][0]["value"], chassis
         assert chassis["id"][0] == {"type": "mac", "value": json.loads(run("ip", "-j", "link", "show", host.port).stdout)[0]["address"]}
