@@ -75,7 +75,6 @@ pub use closed::Closed;
 pub use drop::{TxDrop, TxDrops};
 pub use early_drop::EarlyDrop;
 pub use kind::Env;
-
 pub use qos::{Qos, QosState};
 pub use spec::PortSpec;
 
