@@ -85,6 +85,13 @@ impl Writer {
         }
     }
 
+    /// Whether all that has come is written, and whether who logs waits for that.
+    #[cfg(test)]
+    pub fn state(&self) -> (bool, bool) {
+        let queue = self.shared.queue.lock();
+        (queue.done == queue.came, queue.stalled.is_none())
+    }
+
     /// Returns when all that has come is written, or at this time.
     pub fn flush(&self, deadline: Instant) {
         let mut queue = self.shared.queue.lock();
