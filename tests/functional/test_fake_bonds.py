@@ -65,6 +65,18 @@ def test_a_member_has_the_name_of_the_bond(ovs):
     assert ovs.appctl("bond/list").splitlines()[1].split("\t")[-1] == "bond0, m2"
 
 
+def test_a_name_that_no_device_can_have(ovs):
+    ovs.expect("cannot (name a tap device|make the tap device)")
+    ovs.start()
+    ovs.vsctl("add-br", "br0")
+    for name in ("a-name-of-more-than-15-bytes", "a/b", "..", "ovs-netdev"):
+        members = ["--", "set", "interface", "m1", "type=dummy", "--", "set", "interface", "m2", "type=dummy"]
+        ovs.vsctl("--fake-iface", "add-bond", "br0", name, "m1", "m2", *members)
+        assert names(ovs) == {"br0", "m1", "m2"}, name
+        assert ovs.appctl("bond/list").splitlines()[1].split("\t")[0] == name
+        ovs.vsctl("del-port", name)
+
+
 def test_programs_find_a_device(ovs, net):
     ovs.start()
     ovs.vsctl("add-br", "br0")

@@ -356,7 +356,9 @@ impl DatabaseState {
                     interface.qos.clone_from(&qos);
                     interface.mcast_snooping = mcast_snooping;
                 });
-                if let Some(fake) = bond::fake_interface(port, &interfaces, dummies) {
+                if let Some(fake) = bond::fake_interface(port, &interfaces, dummies)
+                    && !is_reserved(port_name)
+                {
                     interfaces.entry(port_name.to_owned()).or_insert(fake);
                 }
                 let (last_active, lacp) = (bond::last_active(port), bond::lacp(port));
