@@ -14,7 +14,7 @@ sudo=
 # command or file : Debian package that provides it
 needs="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates"
 demo="ip:iproute2 ping:iputils-ping iperf3:iperf3 ovs-ofctl:openvswitch-common"
-tests="$demo tmux:tmux nfcapd:nfdump sfcapd:nfdump-sflow tshark:tshark ss:iproute2 tcpdump:tcpdump ethtool:ethtool ovs-appctl:openvswitch-common ovs-vsctl:openvswitch-switch openssl:openssl
+tests="$demo tmux:tmux nfcapd:nfdump sfcapd:nfdump-sflow sfacctd:pmacct tshark:tshark ss:iproute2 tcpdump:tcpdump ethtool:ethtool ovs-appctl:openvswitch-common ovs-vsctl:openvswitch-switch openssl:openssl
 ovs-testcontroller:openvswitch-testcontroller
 /usr/lib/python3/dist-packages/ensurepip/__init__.py:python3-venv
 /usr/lib/python3.11/ensurepip/__init__.py:python3.11-venv

@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 from conftest import until
-from lib.collectors import Capture, Collector, free_port, shown
+from lib.collectors import Accounting, Capture, Collector, free_port, shown
 from lib.conntrack import NEIGHBOURS, Lab, udp
 
 FORWARD = ["table=0,in_port=1,actions=2", "table=0,in_port=2,actions=1"]
@@ -155,6 +155,35 @@ def test_ipfix_of_a_bridge_estimates_what_was_sent(lab, collect, rate):
     domains = {domain for [domain] in capture.fields("cflow.od_id", filter="cflow.version == 10")}
     # What an exporter says about itself is of no domain.
     assert domains == {"0", "7"}
+
+
+#: By format: the collector, the columns of its row, one packet in how many is sampled, and bytes beyond a datagram's own.
+ACCOUNTED = {
+    # A frame as on the wire, with its check sequence.
+    "sflow": ("sfacctd", ["sampling=8", "polling=0"], 8, 46),
+    "netflow": ("nfacctd", ["active_timeout=0"], 1, 42),
+    "ipfix": ("nfacctd", ["sampling=8", "cache_active_timeout=60", "cache_max_flows=100",
+                          "other_config:enable-output-sampling=false"], 8, 28),
+}
+
+
+@pytest.mark.parametrize("format", ACCOUNTED)
+def test_pmacct_adds_up_what_was_sent(lab, collect, format):
+    program, settings, rate, headers = ACCOUNTED[format]
+    collector = collect(Accounting, program)
+    export(lab, format, format, f'targets="{collector.target}"', *settings)
+    lab.flows(NEIGHBOURS, *FORWARD)
+    send(lab, 2000)
+    send(lab, 1000, size=1000, port=7001)
+    lab.ovs.appctl("revalidator/purge")
+    # What is left goes out with the exporter.
+    lab.ovs.vsctl("clear", "bridge", "br0", format)
+    records = collector.records()
+    for port, count, size in [(7000, 2000, 100), (7001, 1000, 1000)]:
+        of = [record for record in records if record["port_dst"] == port]
+        assert {(r["ip_src"], r["ip_dst"], r["port_src"], r["ip_proto"]) for r in of} == {("10.0.0.1", "10.0.0.2", 6000, "udp")}
+        within(total(of, "packets"), lost(lab), count, rate)
+        assert total(of, "bytes") == total(of, "packets") * (size + headers)
 
 
 def test_the_action_sample_reaches_its_collector_set(lab, collect):

@@ -1,9 +1,12 @@
-"""Collectors that nobody here wrote: nfcapd (NetFlow, IPFIX) and sfcapd (sFlow) of nfdump, and tshark's dissectors."""
+"""Collectors that nobody here wrote: nfcapd (NetFlow, IPFIX) and sfcapd (sFlow) of nfdump, nfacctd and sfacctd of pmacct, and
+tshark's dissectors."""
 
 import csv
 import io
+import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -30,11 +33,13 @@ class Collector:
         self.flows = self.dir / "flows"
         self.flows.mkdir()
         self.log = open(self.dir / "log", "w+b")
-        # It writes its file at its end.
-        self.proc = subprocess.Popen([program, "-b", "127.0.0.1", "-p", str(self.port), "-w", str(self.flows), "-t", "3600",
-                                      "-B", "2000000"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.proc = subprocess.Popen([program, *self.arguments()], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         until(lambda: f":{self.port} " in run("ss", "-Hlun").stdout or self.proc.poll() is not None, what=f"{program}")
         assert self.proc.poll() is None, self.said()
+
+    def arguments(self):
+        # It writes its file at its end.
+        return ["-b", "127.0.0.1", "-p", str(self.port), "-w", str(self.flows), "-t", "3600", "-B", "2000000"]
 
     @property
     def target(self):
@@ -63,6 +68,35 @@ class Collector:
         self.stop()
         self.log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Accounting(Collector):
+    """pmacct's `program`, "nfacctd" (NetFlow, IPFIX) or "sfacctd" (sFlow), which adds up packets and bytes by what they have in common."""
+
+    #: What is added up is told apart by these.
+    KEYS = "src_host, dst_host, src_port, dst_port, proto, in_iface, out_iface"
+
+    def arguments(self):
+        kind = self.program
+        settings = {"daemonize": "false", f"{kind}_ip": "127.0.0.1", f"{kind}_port": self.port, f"{kind}_renormalize": "true",
+                    "plugins": "print", "aggregate": self.KEYS, "print_output": "json", "print_output_file": self.dir / "sums",
+                    "print_refresh_time": 3600}
+        file = self.dir / "settings"
+        file.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+        return ["-f", str(file)]
+
+    def records(self):
+        """Ends it: its sums, each a dictionary of `KEYS` (`ip_src` and so on), `packets` and `bytes`."""
+        self.stop()
+        file = self.dir / "sums"
+        until(file.exists, what=f"{self.program} writing its sums")
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    def stop(self):
+        if self.proc.poll() is None:
+            # At SIGINT it writes what it has.
+            self.proc.send_signal(signal.SIGINT)
+            self.proc.wait(20)
 
 
 class Capture:

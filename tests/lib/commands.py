@@ -34,11 +34,24 @@ def look(text, reason, database):
         return said.stderr if said.returncode else unknown_keys(text)
     if program == "weir":
         return missing_options(words, help_of_weir(words[1]))
+    if program == "cargo":
+        return missing_target(words)
     if program in SILENT:
         return None
+    if "/" in program and (ROOT / program).exists():
+        return missing_options(words, help_of(ROOT / program))
     if not shutil.which(program):
         return None if program in reason else f"{program} is not installed; say so in the reason, or in scripts/setup.sh"
     return missing_options(words, help_of(program))
+
+
+def missing_target(words):
+    """What `cargo bench -p PACKAGE --bench NAME` names and is not there."""
+    given = {option: value.rstrip(";") for option, value in zip(words, words[1:])}
+    bench = ROOT / "crates" / given["-p"].removeprefix("weir-") / "benches" / given["--bench"]
+    if not bench.with_suffix(".rs").exists() and not bench.is_dir():
+        return f"{bench} is not there"
+    return None
 
 
 @functools.cache

@@ -134,6 +134,29 @@ def blocks(text):
     return found
 
 
+def typed(text):
+    """The commands of a page that is not played as a guide: those of blocks that are indented or ```sh, behind a prompt or not, and of blocks
+    ```console with what they print. What else is indented is no command line, and an error: it belongs in a block of its language."""
+    commands = [command for block in blocks(text) if block.language == "console" for command in block.commands]
+    language, goes_on = None, False
+    for n, line in enumerate(text.splitlines(), 1):
+        if fence := re.fullmatch(r"```(\S*)", line):
+            language = None if language is not None else fence[1]
+        indented = language is None and line.startswith("    ")
+        if fence or not line.strip() or not (indented or language == "sh"):
+            goes_on = False
+            continue
+        line = line.removeprefix("    ") if indented else line
+        if goes_on:
+            commands[-1].text += "\n" + line
+        else:
+            line = line.removeprefix("# ")
+            assert re.match(r"(?:[A-Z]+=\S+ )*[a-z][\w./-]*(?: (?!=)|;|$)", line), f"line {n} is no command line: {line}"
+            commands.append(Command(line, n))
+        goes_on = line.endswith("\\")
+    return sorted(commands, key=lambda command: command.line)
+
+
 def _pattern(line):
     """An expected line as a regular expression."""
     parts, at = [], 0
@@ -171,8 +194,12 @@ ISOLATE = """
 set -e
 mount --make-rprivate /
 mount -t sysfs sysfs /sys || true
+# Who resolves names may have the list of name servers below /run.
+servers=$(cat /etc/resolv.conf 2>/dev/null || true)
 mount -t tmpfs none /run
 mkdir /run/netns /run/openvswitch
+list=$(readlink -m /etc/resolv.conf)
+case $list in /run/*) mkdir -p "${list%/*}"; echo "$servers" > "$list" ;; esac
 ip link set lo up
 exec bash
 """
