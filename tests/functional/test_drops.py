@@ -1,11 +1,13 @@
 """`weir drops`: where packets were dropped, and why, to the rule that said so."""
 
 import json
+import random
 import subprocess
 
 import pytest
 from conftest import WEIR, until
-from lib.net import PAIR, pair
+from lib.conntrack import Lab, udp
+from lib.net import PAIR, pair, run
 
 
 @pytest.fixture
@@ -131,3 +133,62 @@ def test_rows_add_up_when_a_port_has_gone(switch):
     until(lambda: b.ping("10.0.0.1", wait=1) == 0 and b.port in [port for port, _, _ in of_rule(w, 5)])
     assert (a.port, 0, 3) in of_rule(w, 5)
     until(lambda: rows() == counted())
+
+
+#: What becomes of datagrams that come in at `{a}`, by their destination port; `{b}` is the only port that they may leave by.
+WAYS = """
+table=0,in_port={a},udp,tp_dst=1,actions={b}
+table=0,in_port={a},udp,tp_dst=2,actions=drop
+table=0,in_port={a},udp,tp_dst=4,actions=resubmit(,3)
+table=0,in_port={a},udp,tp_dst=5,actions=meter:1,output:{b}
+table=0,in_port={a},udp,tp_dst=6,actions={b}
+table=0,in_port={a},udp,tp_dst=7,actions=ct(table=4)
+table=0,in_port={a},udp,tp_dst=8,actions=ct(commit,table=5)
+table=4,in_port={a},actions=drop
+table=5,in_port={a},actions={b}
+"""
+#: Why some of them are dropped; what is sent to port 6 is larger than the other port's MTU.
+REASONS = {"rule", "ingress_filter", "meter", "too_big"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_port_accounts_for_what_it_has_received(ovs, net, seed):
+    """At rest, what came in at a port has been offered to the port that it is for, or has a row that names the one or the other."""
+    rng = random.Random(seed)
+    lab = Lab(ovs, net, count=6, offloads=False)
+    lab.ovs.ofctl("add-meter", "br0", "meter=1,pktps,burst,band=type=drop,rate=1,burst_size=5", version=13)
+    lab.flows(*(WAYS.format(a=a, b=a + 1) for a in (1, 3, 5)))
+    for a in 1, 3, 5:
+        here, there = lab.hosts[a - 1], lab.hosts[a]
+        lab.neighbour(here, f"10.0.0.{a + 1}", there.mac)
+        run("ip", "link", "set", there.port, "mtu", 600)
+        lab.ovs.cli("ingress", here.port, "set", "drop udp dst port 3")
+    narrow = {lab.hosts[n].port for n in (1, 3, 5)}
+    until(lambda: all(port["mtu"] == 600 for bridge in lab.ovs.json("show")["bridges"] for port in bridge["ports"]
+                      if port["name"] in narrow), what="the ports' MTU")
+    sent = {a: 0 for a in (1, 3, 5)}
+    with udp(lab.hosts[0], "10.0.0.1") as one, udp(lab.hosts[2], "10.0.0.3") as two, udp(lab.hosts[4], "10.0.0.5") as three:
+        sockets = {1: one, 3: two, 5: three}
+        for _ in range(1500):
+            a = rng.choice([1, 3, 3, 5])
+            to = rng.choice([1, 1, 2, 3, 4, 5, 6, 7, 8])
+            sockets[a].sendto(bytes(900 if to == 6 else rng.randrange(400)), (f"10.0.0.{a + 1}", to))
+            sent[a] += 1
+
+    def balance(a):
+        here, there = (lab.hosts[n].port for n in (a - 1, a))
+        by_name = {port["name"]: port["statistics"] for port in lab.ovs.json("ports")["ports"]}
+        # What a port was offered and did not take is in its rows of the stage "transmit".
+        lost = [row for row in drops(lab.ovs) if row["stage"] != "device" and (row.get("in_port") == here or row.get("out_port") == there)]
+        return by_name[here]["rx_packets"], by_name[there]["tx_packets"], lost
+
+    def is_even(a):
+        came, went, lost = balance(a)
+        return came >= sent[a] and came == went + sum(row["packets"] for row in lost)
+
+    for a in sent:
+        try:
+            until(lambda: is_even(a), what=f"port {a} accounting for its packets")
+        except AssertionError as e:
+            raise AssertionError(f"{e}: {balance(a)}") from None
+        assert {row["reason"] for row in balance(a)[2]} >= REASONS
