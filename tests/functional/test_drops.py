@@ -192,3 +192,33 @@ def test_each_port_accounts_for_what_it_has_received(ovs, net, seed):
         except AssertionError as e:
             raise AssertionError(f"{e}: {balance(a)}") from None
         assert {row["reason"] for row in balance(a)[2]} >= REASONS
+
+
+def test_what_was_not_given_to_a_port_is_in_its_counters(ovs, net):
+    """In OVS's: of the database, by OpenFlow, and of the datapath."""
+    lab = Lab(ovs, net, offloads=False)
+    lab.ovs.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=1000")
+    here, there = lab.hosts
+    lab.flows("in_port=1,udp,actions=2")
+    lab.neighbour(here, "10.0.0.2", there.mac)
+    run("ip", "link", "set", there.port, "mtu", 600)
+    until(lambda: lab.ovs.get("interface", there.port, "mtu") == "600")
+
+    def send(size, count):
+        with udp(here, "10.0.0.1") as s:
+            for _ in range(count):
+                s.sendto(bytes(size), ("10.0.0.2", 9))
+
+    def shown():
+        row = dict(pair.split("=") for pair in lab.ovs.get("interface", there.port, "statistics").strip("{}").split(", "))
+        text = lab.ovs.appctl("dpctl/show", "-s").partition(f": {there.port}")[2]
+        return (int(row["tx_dropped"]), int(row.get("ovs_tx_mtu_exceeded_drops", 0)), lab.ovs.counters(2)["tx_drop"],
+                int(text.partition("TX packets:")[2].partition("dropped:")[2].split()[0]))
+
+    assert shown() == (0, 0, 0, 0)
+    send(900, 5)
+    until(lambda: shown() == (5, 5, 5, 5), what="the counters of what is too long")
+    run("ip", "link", "set", there.port, "down")
+    until(lambda: lab.ovs.get("interface", there.port, "admin_state") == "down")
+    send(10, 3)
+    until(lambda: shown() == (8, 5, 8, 8), what="the counters of what was for a port that is down")

@@ -1,6 +1,7 @@
 """Devices that come, go and come back under the switch, and what the host has to do with a bridge unasked."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -203,8 +204,8 @@ def test_the_host_is_attached_to_a_bridge_unasked(switch, net):
     before, sent = counter(s, "datapath_drop_port_down"), 20
     a.run("ping", "-n", "-b", "-c", sent, "-i", "0.01", "-W", "1", "10.9.8.255", check=False)
     assert counter(s, "datapath_drop_port_down") >= before + 2 * sent
-    stats = s.ofctl("dump-ports", s.bridge, "LOCAL")
-    assert "tx pkts=0, bytes=0, drop=0" in stats, "nothing was tried with the device"
+    found = re.search(r"tx pkts=0, bytes=0, drop=(\d+), errs=0", s.ofctl("dump-ports", s.bridge, "LOCAL"))
+    assert found and int(found[1]) >= sent, "nothing was tried with the device"
     s.ofctl("mod-port", s.bridge, s.bridge, "up")
     run("ip", "addr", "add", "10.9.8.9/24", "dev", s.bridge)
     assert a.ping("10.9.8.9") == 3

@@ -28,6 +28,11 @@ impl Drops {
         self.0.iter().sum()
     }
 
+    /// Packets that were not given to the port that they were for.
+    pub fn at_output(&self) -> u64 {
+        DropReason::ALL.iter().filter(|reason| reason.is_of_output_port()).map(|&reason| self.get(reason)).sum()
+    }
+
     /// Drops since `base` was read.
     pub(crate) fn since(&self, base: &Drops) -> Drops {
         Drops(std::array::from_fn(|i| self.0[i].wrapping_sub(base.0[i])))

@@ -348,6 +348,13 @@ pub struct Stats {
 impl Stats {
     /// In place of a counter that a port does not keep.
     pub const UNKNOWN: u64 = u64::MAX;
+
+    /// Counts packets that were for the port and were not even given to it, where it keeps that counter.
+    pub fn count_unsent(&mut self, packets: u64) {
+        if self.tx_dropped != Stats::UNKNOWN {
+            self.tx_dropped = self.tx_dropped.saturating_add(packets);
+        }
+    }
 }
 
 /// Speed and duplex.

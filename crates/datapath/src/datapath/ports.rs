@@ -6,12 +6,11 @@ use ports::{Port, QosState, RxQueue};
 
 use crate::action::PortNo;
 use crate::datapath::Datapath;
-use crate::drop::DropReason;
 use crate::error::Error;
 use crate::pipeline::ingress::{Ingress, IngressSource};
 use crate::pipeline::port::{DpPort, Policers};
 use crate::policer::{EgressLimits, EgressPolicer, Policer, PolicerLimits};
-use crate::stats::RxAssignment;
+use crate::stats::{Drops, RxAssignment};
 use crate::upcall::RemovedFlow;
 use crate::worker::mailbox::{Command, GivenBack};
 
@@ -150,17 +149,11 @@ impl Datapath {
         Some(self.policers(port).egress?.state(self.now()))
     }
 
-    /// What the policers of a port have dropped since it was added: of what it received, and of what was sent to it. `None` where it
-    /// has none.
-    pub fn policer_drops(&self, port: PortNo) -> Option<[u64; 2]> {
-        let dp_port = self.ports.lock().get(port).cloned()?;
-        let Policers { ingress, egress } = dp_port.policers();
-        if ingress.is_none() && egress.is_none() {
-            return None;
-        }
-        let drops = dp_port.read_drops();
-        let of = |reason: DropReason| drops.0[reason as usize];
-        Some([of(DropReason::IngressPolicer), of(DropReason::EgressPolicer) + of(DropReason::QueueFull)])
+    /// What was dropped at a port since it was added; of a port that is not there, nothing.
+    pub fn drops_at(&self, port: PortNo) -> Drops {
+        // Not with the lock: each worker has counters of its own.
+        let dp_port = self.ports.lock().get(port).cloned();
+        dp_port.map(|port| port.read_drops()).unwrap_or_default()
     }
 
     /// Takes a port away. When this returns, no worker uses it: its queues are closed, packets that

@@ -374,7 +374,10 @@ impl Bridge {
     pub fn port_stats(&self, port: OfPort) -> Vec<PortStats> {
         let now = self.switch.clock.now();
         self.each_port(port, |_, _, state| {
-            let counters = counters(state);
+            let mut counters = counters(state);
+            if let (Some(port), Some(datapath)) = (state.dp_port, self.switch.datapath.get()) {
+                counters.count_unsent(datapath.drops_at(port).at_output());
+            }
             PortStats {
                 port: state.port,
                 rx_packets: counters.rx_packets,

@@ -135,7 +135,9 @@ fn show_datapath(
         };
         let _ = writeln!(text, "  port {}: {}{shown}", number.0, port.name());
         if statistics {
-            show_statistics(&mut text, &port.stats());
+            let mut stats = port.stats();
+            stats.count_unsent(datapath.drops_at(number).at_output());
+            show_statistics(&mut text, &stats);
         }
     }
     text

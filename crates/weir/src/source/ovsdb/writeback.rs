@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use datapath::DropReason;
 use ofproto::PortInfo;
 use openflow::{OfPort, PortStats, Role};
 use ovsdb::transaction::Values;
@@ -237,11 +238,22 @@ impl Writer<'_> {
         ];
         self.update(row, columns);
         self.statistics(row, || {
-            let mut counters = statistics(&device.stats());
+            let mut stats = device.stats();
+            let (drops, policers) = info
+                .dp_port
+                .map(|port| (self.running.datapath.drops_at(port), self.running.datapath.policers(port)))
+                .unwrap_or_default();
+            stats.count_unsent(drops.at_output());
+            let mut counters = statistics(&stats);
             counters.extend(device.custom_stats().into_iter().map(|(name, n)| (name.to_owned(), n)));
-            if let Some(policed) = info.dp_port.and_then(|port| self.running.datapath.policer_drops(port)) {
-                let names = ["ovs_rx_qos_drops", "ovs_tx_qos_drops"].map(str::to_owned);
-                counters.extend(names.into_iter().zip(policed));
+            let too_big = drops.get(DropReason::TooBig);
+            if too_big > 0 {
+                *counters.entry("ovs_tx_mtu_exceeded_drops".to_owned()).or_default() += too_big;
+            }
+            if policers.ingress.is_some() || policers.egress.is_some() {
+                let unsent = drops.get(DropReason::EgressPolicer) + drops.get(DropReason::QueueFull);
+                counters.insert("ovs_rx_qos_drops".to_owned(), drops.get(DropReason::IngressPolicer));
+                counters.insert("ovs_tx_qos_drops".to_owned(), unsent);
             }
             counters
         });
