@@ -92,7 +92,7 @@ impl Switch {
     /// The translation has looked at the limit, but others may have learnt since.
     pub(crate) fn learn_flow(&self, learnt: &LearntFlow, now: Time) -> Result<(), OfError> {
         self.transact_at(learnt.bridge, now, None, |transaction| {
-            if !learnt.is_within_limit(transaction.bridge, 0) {
+            if !learnt.is_within_limit(transaction.bridge) {
                 return Ok(());
             }
             apply(transaction, &learnt.change)

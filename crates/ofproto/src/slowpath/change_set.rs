@@ -7,6 +7,7 @@
 //! - A translation notes which [parts](Parts) of the key differed from the packet's at a look-up. A part that did not
 //!   differ in the bits that the flow matches does so for none of its packets: it came as it was, or was overwritten
 //!   by a constant that these bits equal.
+//! - What a flow matches that packets teach (`learn`) is compared with the changed rules' matches: it is about that rule, and no other.
 //! - Registers, metadata and what else is the pipeline's own is never compared, nor are options of tunnels.
 //! - The changed rules of a table are grouped by mask. For each mask of flows, a group is projected once: to the values
 //!   that its rules have under the bits that the flows match, too. A flow is looked up there.
@@ -24,7 +25,7 @@ use packet::{Field, Key, Mask};
 
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding};
 use crate::model::number_changes::{Changed, NumberChanges};
-use crate::slowpath::record::{FlowRecord, Parts};
+use crate::slowpath::record::{FlowRecord, Learns, Parts};
 
 /// Most projected values that are kept; beyond, they are made anew.
 const MOST_VALUES: usize = 1 << 20;
@@ -56,6 +57,8 @@ enum TableChanges {
     Unknown,
     Rules {
         groups: Vec<RuleGroup>,
+        /// The same rules' matches, by their fingerprints.
+        matches: HashSet<u64>,
         /// Which parts of the key are overwritten on the way to the table, for some flow.
         overwritten: Parts,
     },
@@ -79,6 +82,7 @@ impl ChangeSet {
             let changed = state.tables.iter().zip(0u8..).filter(|(t, _)| t.changed > since && t.has_dependents());
             let of_table = |table: &crate::table::Table| match table.changes.since(since) {
                 Some(patterns) => TableChanges::Rules {
+                    matches: patterns.clone().map(|pattern| pattern.fingerprint()).collect(),
                     groups: group(state, patterns),
                     overwritten: Parts::from_bits(table.overwritten()),
                 },
@@ -117,7 +121,7 @@ impl ChangeSet {
         }
         let mut found = Vec::new();
         for (_, rules) in self.bridges.iter().flat_map(|bridge| &bridge.tables) {
-            let TableChanges::Rules { groups, overwritten } = rules else { return None };
+            let TableChanges::Rules { groups, overwritten, .. } = rules else { return None };
             for RuleGroup { mask, values } in groups {
                 let mut sorter = self.sorter();
                 let wanted =
@@ -130,6 +134,16 @@ impl ChangeSet {
         found.sort_unstable_by_key(|(flow, _)| flow.0);
         found.dedup_by_key(|(flow, _)| *flow);
         Some(found)
+    }
+
+    /// Whether a flow that packets teach can be among the changed ones.
+    fn has_rule(&self, learns: &Learns) -> bool {
+        let bridge = self.bridges.iter().find(|changed| changed.bridge == learns.bridge);
+        let table = bridge.and_then(|bridge| bridge.tables.iter().find(|(table, _)| *table == learns.table));
+        table.is_some_and(|(_, rules)| match rules {
+            TableChanges::Unknown => true,
+            TableChanges::Rules { matches, .. } => matches.contains(&learns.matching),
+        })
     }
 
     /// Tells which flows it can be about.
@@ -219,6 +233,9 @@ impl Sorter<'_> {
             return true;
         }
         if changes.hops && record.has_stale_hop() || changes.bonds && record.has_stale_bond() {
+            return true;
+        }
+        if record.learns.iter().any(|learns| changes.has_rule(learns)) {
             return true;
         }
         let mut has_key = false;

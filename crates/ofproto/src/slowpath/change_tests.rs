@@ -17,6 +17,7 @@ use proptest::sample::select;
 
 use crate::reference::tests::{Bed, all_flows};
 use crate::switch::SwitchSettings;
+use crate::{BridgeConfig, TableSettings};
 
 const ADDRESSES: [u32; 4] = [0x0a00_0001, 0x0a00_0002, 0x0a01_0001, 0x0b00_0001];
 const PORTS: [u16; 2] = [53, 80];
@@ -408,6 +409,85 @@ fn packets_of_one_batch_that_teach_flows_get_theirs() {
     assert_eq!(bed.datapath.flow_count(), 20);
     bed.bridge.barrier();
     assert_eq!(bed.datapath.flow_count(), 20, "they are up to date");
+}
+
+/// A host that is new is nothing to the flows of the others, however many there are.
+#[test]
+fn what_a_packet_teaches_is_about_its_own_flow() {
+    let bed = Bed::new(3);
+    let text = "table=0,actions=learn(table=1,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),resubmit(,1)";
+    for rule in [text, "table=1,priority=0,actions=output:2"] {
+        bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, rule, &NoNames).unwrap()).unwrap();
+    }
+    let frame = |to: u8, n: u8| build::ethernet([2, 0, 0, 0, 2, to], [2, 0, 0, 0, 1, n], &[], 0x1234, &[0; 46]);
+    let receive = |n: u8| assert_eq!(bed.receive(OfPort(1), &frame(0, n)).len(), 1);
+    let translated = |work: &dyn Fn()| {
+        bed.bridge.barrier();
+        let before = bed.switch.revalidation_stats().translated;
+        work();
+        bed.bridge.barrier();
+        bed.switch.revalidation_stats().translated - before
+    };
+    (0..100).for_each(receive);
+    assert_eq!(bed.datapath.flow_count(), 100);
+    assert!(translated(&|| receive(100)) <= 1, "that of the new host");
+    assert_eq!(bed.datapath.flow_count(), 101);
+    // What was learnt goes: the next packet of this host, and of no other, teaches it again.
+    let learnt = |n: u8| {
+        let flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+        flows.iter().filter(|flow| flow.matching.exact(Field::DlDst) == Some(0x0200_0000_0100 + u128::from(n))).count()
+    };
+    let forget = format!("table=1,dl_dst=02:00:00:00:01:{:02x}", 7);
+    let forget = parse_flow_mod(FlowModCommand::Delete, &forget, &NoNames).unwrap();
+    assert_eq!(translated(&|| bed.bridge.flow_mod(&forget).unwrap()), 1);
+    assert_eq!((learnt(7), bed.datapath.flow_count()), (0, 100));
+    receive(8);
+    receive(7);
+    assert_eq!((learnt(7), bed.datapath.flow_count()), (1, 101));
+    // A flow of other tables is looked at as before.
+    let to_all =
+        parse_flow_mod(FlowModCommand::Add, "table=0,priority=9,dl_src=02:00:00:00:01:08,actions=3", &NoNames).unwrap();
+    assert_eq!(translated(&|| bed.bridge.flow_mod(&to_all).unwrap()), 1);
+}
+
+/// Who sends packets decides how many flows they teach, and not how much memory there is.
+#[test]
+fn a_table_learns_no_more_than_it_says_that_it_takes() {
+    let bed = Bed::new(3);
+    let text =
+        "table=0,actions=learn(table=1,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],result_dst=NXM_NX_REG0[0]),resubmit(,2)";
+    for rule in [text, "table=2,reg0=1,actions=2", "table=2,reg0=0,actions=3"] {
+        bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, rule, &NoNames).unwrap()).unwrap();
+    }
+    let of = |n: u32| {
+        let mut matching = Match::any();
+        matching.set(Field::DlDst, 0x0200_0001_0000 + u128::from(n));
+        matching
+    };
+    (0..19_999).for_each(|n| bed.add_flow(1, 1, of(n), vec![]));
+    let receive = |n: u8| {
+        let frame = build::ethernet([2; 6], [2, 0, 0, 0, 1, n], &[], 0x1234, &[0; 46]);
+        bed.receive(OfPort(1), &frame)[0].0
+    };
+    let flows = || bed.bridge.flow_stats(&all_flows()).unwrap().len() - 3;
+    assert_eq!((receive(1), receive(2), receive(2), flows()), (OfPort(2), OfPort(3), OfPort(3), 20_000));
+    // A controller may add more; what is learnt already stays so.
+    bed.add_flow(1, 1, of(20_000), vec![]);
+    bed.bridge.barrier();
+    assert_eq!((receive(1), receive(2), flows()), (OfPort(2), OfPort(3), 20_001));
+    for n in [1, 20_000] {
+        let command = FlowModCommand::DeleteStrict;
+        let change =
+            FlowMod { table: Some(TableId(1)), priority: 1, ..FlowMod::new(command, of(n), Instructions::default()) };
+        bed.bridge.flow_mod(&change).unwrap();
+    }
+    bed.bridge.barrier();
+    assert_eq!((receive(2), receive(3), flows()), (OfPort(2), OfPort(3), 20_000), "there was room for one");
+    // An operator's limit is another one.
+    let settings = TableSettings { max_flows: Some(20_001), ..TableSettings::default() };
+    bed.bridge.set_config(BridgeConfig { tables: [(TableId(1), settings)].into(), ..bed.bridge.config() });
+    bed.bridge.barrier();
+    assert_eq!((receive(3), flows()), (OfPort(2), 20_001));
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub(crate) struct FlowRecord {
     pub macs: MacDependencies,
     /// What else the translation looked at, for each bridge.
     pub deps: SmallVec<[Deps; 1]>,
+    /// The flows that the packets teach, and which are there.
+    pub learns: Vec<Learns>,
     /// A port was looked for by its name, and is not there.
     pub looks_for_ports: bool,
     /// The next packet has to be translated again: it would change a MAC table or a flow table.
@@ -84,6 +86,15 @@ impl NetflowCredit {
     fn is_same(&self, other: &NetflowCredit) -> bool {
         Arc::ptr_eq(&self.flows, &other.flows) && (self.key, self.output) == (other.key, other.output)
     }
+}
+
+/// A flow that packets teach: where it is, and what it matches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Learns {
+    pub bridge: BridgeId,
+    pub table: u8,
+    /// Tells the match from nearly all others ([`Pattern::fingerprint`](crate::table::Pattern::fingerprint)).
+    pub matching: u64,
 }
 
 /// How packets pass a tunnel port.
@@ -225,8 +236,14 @@ impl FlowRecord {
         }
     }
 
-    /// Tells the tables which parts of the key were overwritten before they were looked up.
+    /// Tells the tables which parts of the key were overwritten before they were looked up. What a flow that is learnt matches has
+    /// nothing to do with the key.
     pub fn tell_overwritten(&self, forwarding: &Forwarding) {
+        for learns in &self.learns {
+            if let Some(bridge) = forwarding.bridges.get(&learns.bridge) {
+                bridge.tables[usize::from(learns.table)].note_overwritten(Parts::ALL.bits());
+            }
+        }
         for deps in self.deps.iter().filter(|deps| !deps.overwritten.is_empty()) {
             let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { continue };
             for (table, parts) in &deps.overwritten {
@@ -298,14 +315,15 @@ impl FlowRecord {
             self.groups.len(),
             self.fin_timeouts.len(),
             self.mirrors.len(),
+            self.learns.len(),
             self.holds.len(),
         ];
-        others == [0; 6] && self.macs.is_empty() && !self.volatile && self.netflow.is_none()
+        others == [0; 7] && self.macs.is_empty() && !self.volatile && self.netflow.is_none()
     }
 
     /// Whether it is about the addresses of one packet, so that other flows hardly ever have an equivalent one.
     pub fn is_for_one_flow(&self) -> bool {
-        !self.macs.is_empty() || self.netflow.is_some()
+        !self.macs.is_empty() || self.netflow.is_some() || !self.learns.is_empty()
     }
 
     /// Whether both credit the same and depend on the same, whenever they were made.
@@ -330,6 +348,7 @@ impl FlowRecord {
             && self.drop_site.as_ref().map(Arc::as_ptr) == other.drop_site.as_ref().map(Arc::as_ptr)
             && self.macs.is_equivalent(&other.macs)
             && same(&self.deps, &other.deps, deps)
+            && self.learns == other.learns
             && match (&self.netflow, &other.netflow) {
                 (None, None) => true,
                 (Some(a), Some(b)) => a.is_same(b),
@@ -357,6 +376,10 @@ impl FlowRecord {
             || self.looks_for_ports && forwarding.changed > generation
             || self.has_stale_hop()
             || self.has_stale_bond()
+            || self.learns.iter().any(|learns| {
+                let bridge = forwarding.bridges.get(&learns.bridge);
+                bridge.is_none_or(|bridge| bridge.tables[usize::from(learns.table)].changed > generation)
+            })
             || self.deps.iter().any(|deps| {
                 let Some(bridge) = forwarding.bridges.get(&deps.bridge) else { return true };
                 let tables = deps.tables.iter().enumerate().flat_map(|(i, &bits)| {

@@ -35,7 +35,7 @@ impl RuleChanges {
     }
 
     /// The matches of the rules that have changed since a generation; `None` where they are not all known.
-    pub fn since(&self, generation: u64) -> Option<impl Iterator<Item = &Pattern>> {
+    pub fn since(&self, generation: u64) -> Option<impl Iterator<Item = &Pattern> + Clone> {
         let later = self.latest.partition_point(|(changed, _)| *changed <= generation);
         (generation >= self.complete_after).then(|| self.latest.range(later..).map(|(_, pattern)| pattern))
     }

@@ -73,6 +73,11 @@ impl Pattern {
         mask
     }
 
+    /// A number that two equal patterns have, and two different ones hardly ever.
+    pub fn fingerprint(&self) -> u64 {
+        self.layout.fingerprint(&self.values)
+    }
+
     /// Whether every packet matches.
     pub fn is_any(&self) -> bool {
         self.values.is_empty()

@@ -179,6 +179,11 @@ impl Layout {
         hash(basis, values[self.range(stage)].iter().copied())
     }
 
+    /// The hash over the layout itself and values.
+    pub fn fingerprint(&self, values: &[u64]) -> u64 {
+        hash(self.hash_all(values), self.bits.iter().flat_map(|b| [(b.block as u64) << 8 | u64::from(b.word), b.mask]))
+    }
+
     /// The hash over all stages, from stored values.
     pub fn hash_all(&self, values: &[u64]) -> u64 {
         (0..self.stages()).fold(0, |basis, stage| self.hash_values(stage, basis, values))

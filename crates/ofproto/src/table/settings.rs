@@ -9,6 +9,9 @@ use super::Table;
 /// Most flows of a table that has no limit of its own, as table statistics tell it.
 const UNLIMITED: u32 = 1_000_000;
 
+/// The same, for flows that are learnt.
+const MOST_LEARNT: usize = if cfg!(test) { 20_000 } else { UNLIMITED as usize };
+
 /// What the operator says of a table (the database's table Flow_Table).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TableSettings {
@@ -48,6 +51,12 @@ impl Table {
     /// Most flows, as controllers are told.
     pub fn max_entries(&self) -> u32 {
         self.settings.max_flows.unwrap_or(UNLIMITED)
+    }
+
+    /// Whether flows may be learnt that are not there. Packets teach them, so whoever sends these decides how many there are: a table
+    /// that the operator has not limited takes no more than it says it takes. Controllers may add more.
+    pub fn takes_learnt(&self) -> bool {
+        self.settings.max_flows.is_some() || self.rules.len() < MOST_LEARNT
     }
 
     /// Percent of the table that is free.

@@ -10,7 +10,7 @@ use openflow::{
 use super::{Ctx, limits};
 use crate::model::forwarding::{BridgeId, BridgeState};
 use crate::model::tlv;
-use crate::slowpath::record::Parts;
+use crate::slowpath::record::{Learns, Parts};
 use crate::table::Rule;
 
 /// A flow that a packet has learnt and that is to be put into its table.
@@ -18,26 +18,29 @@ pub(crate) struct LearntFlow {
     pub bridge: BridgeId,
     /// A strict modification, which adds the flow where there is none.
     pub change: FlowMod,
-    /// Most flows of its table and cookie, for it to be added; zero for no limit.
+    /// Most flows of its table and cookie, for it to be added; zero for no limit but the table's.
     limit: u32,
     /// It was not there during the translation.
     new: bool,
 }
 
 impl LearntFlow {
-    /// Whether it may be put into its table: it is there already, or the limit has room for it beside `more` others.
-    pub fn is_within_limit(&self, bridge: &BridgeState, more: u32) -> bool {
-        self.limit == 0
-            || self.existing(bridge).is_none_or(|(count, known)| known.is_some() || count + more < self.limit)
+    /// Whether it may be put into its table: it is there already, or there is room for it.
+    pub fn is_within_limit(&self, bridge: &BridgeState) -> bool {
+        self.existing(bridge).is_none_or(|existing| existing.admits(self.limit, 0))
     }
 
-    /// How many flows its table has of its cookie, and the flow with its match and priority, if there is one.
-    fn existing<'b>(&self, bridge: &'b BridgeState) -> Option<(u32, Option<&'b Rule>)> {
+    /// What its table has. `None` where it cannot be in the table.
+    fn existing<'b>(&self, bridge: &'b BridgeState) -> Option<Existing<'b>> {
         let table = bridge.tables.get(usize::from(self.change.table?.0))?;
         let matching = tlv::placed(&self.change.matching, &bridge.tlv).ok()?;
         let pattern = table.rules.pattern(&matching.key, &matching.mask);
-        let known = table.rules.find(&pattern, self.change.priority).map(|rule| &**rule);
-        Some((table.count_of(self.change.new_cookie.unwrap_or_default()), known))
+        Some(Existing {
+            known: table.rules.find(&pattern, self.change.priority).map(|rule| &**rule),
+            matching: pattern.fingerprint(),
+            of_cookie: table.count_of(self.change.new_cookie.unwrap_or_default()),
+            takes_more: table.takes_learnt(),
+        })
     }
 
     /// Whether both ask for flows of one table and cookie.
@@ -49,6 +52,25 @@ impl LearntFlow {
     /// What is different for different flows of a table.
     fn identity(&self) -> (u16, &Match) {
         (self.change.priority, &self.change.matching)
+    }
+}
+
+/// What a table has of a flow that is to be learnt.
+struct Existing<'b> {
+    /// The flow with its match and priority, if there is one.
+    known: Option<&'b Rule>,
+    /// The fingerprint of its match.
+    matching: u64,
+    /// How many flows there are of its cookie.
+    of_cookie: u32,
+    /// The table takes more flows that are learnt.
+    takes_more: bool,
+}
+
+impl Existing<'_> {
+    /// Whether the table may have the flow, with `more` others that it does not have yet; zero is no limit for those of its cookie.
+    fn admits(&self, limit: u32, more: u32) -> bool {
+        self.known.is_some() || self.takes_more && (limit == 0 || self.of_cookie + more < limit)
     }
 }
 
@@ -102,23 +124,43 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// Notes a flow that is to be learnt, unless the limit forbids it. False where it does.
+    /// Whether a flow that is new may be learnt. Those that this very packet learns count, too; one that it learns twice counts once.
+    fn has_room(&self, flow: &LearntFlow, existing: &Existing) -> bool {
+        if flow.limit == 0 {
+            return existing.admits(0, 0);
+        }
+        let before = || self.learnt.iter().filter(|other| other.shares_limit(flow));
+        let again = before().any(|other| other.identity() == flow.identity());
+        let new: HashSet<_> = before().filter(|other| other.new).map(LearntFlow::identity).collect();
+        again || existing.admits(flow.limit, new.len() as u32)
+    }
+
+    /// Notes a flow that is to be learnt, unless a limit forbids it. False where one does.
     fn learn_flow(&mut self, mut flow: LearntFlow) -> bool {
-        let table = flow.change.table.unwrap_or(TableId(0));
-        // The flows that are counted need not be about this packet.
-        self.record.depends_on_table(self.bridge.id, table.0, Parts::ALL);
-        self.record.holds.push(self.bridge.tables[usize::from(table.0)].counters.clone());
-        let known = flow.existing(self.bridge).and_then(|(_, known)| known);
+        let number = flow.change.table.unwrap_or(TableId(0));
+        let table = &self.bridge.tables[usize::from(number.0)];
+        self.record.holds.push(table.counters.clone());
+        let existing = flow.existing(self.bridge);
+        let known = existing.as_ref().and_then(|existing| existing.known);
         flow.new = known.is_none();
-        if flow.new && flow.limit > 0 {
-            // Flows that this very packet learns count, too; one that it learns twice counts once.
-            let before = || self.learnt.iter().filter(|other| other.shares_limit(&flow));
-            let again = before().any(|other| other.identity() == flow.identity());
-            let new: HashSet<_> = before().filter(|other| other.new).map(LearntFlow::identity).collect();
-            if !again && !flow.is_within_limit(self.bridge, new.len() as u32) {
-                self.detail(|| "learn limit reached".into());
-                return false;
+        if existing.as_ref().is_some_and(|existing| flow.new && !self.has_room(&flow, existing)) {
+            self.detail(|| "learn limit reached".into());
+            if self.real && !table.takes_learnt() {
+                let bridge = &self.bridge.config.name;
+                tracing::warn!("{bridge}: table {} has {} flows and learns no more", number.0, table.rules.len());
             }
+            // Any flow that goes may make room.
+            self.record.depends_on_table(self.bridge.id, number.0, Parts::ALL);
+            return false;
+        }
+        match &existing {
+            Some(Existing { matching, .. }) => {
+                let learns = Learns { bridge: self.bridge.id, table: number.0, matching: *matching };
+                if !self.record.learns.contains(&learns) {
+                    self.record.learns.push(learns);
+                }
+            }
+            None => self.record.depends_on_table(self.bridge.id, number.0, Parts::ALL),
         }
         if self.real {
             self.learnt.push(flow);
