@@ -11,8 +11,8 @@ use proptest::sample::{Index, select};
 use super::tests::{Change, PORTS, Pair, RuleSpec, change, frame, groups, rule, tiny};
 use crate::model::vlan::PortVlan;
 
-/// Seconds that pass at once. A short timeout is over then, a long one never is.
-const AGE: u64 = 20;
+/// Seconds that pass at once. When they have passed twice, a short timeout is over, unless a packet came between; a long one never is.
+const AGE: u64 = 6;
 const SHORT: u16 = 10;
 const LONG: u16 = 10_000;
 

@@ -89,12 +89,20 @@ impl NetflowCredit {
 }
 
 /// A flow that packets teach: where it is, and what it matches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learns {
     pub bridge: BridgeId,
     pub table: u8,
     /// Tells the match from nearly all others ([`Pattern::fingerprint`](crate::table::Pattern::fingerprint)).
     pub matching: u64,
+    /// The flow, where it is there as it is taught: each packet renews it.
+    pub renews: Option<Arc<RuleStats>>,
+}
+
+impl Learns {
+    fn is_same(&self, other: &Learns) -> bool {
+        (self.bridge, self.table, self.matching) == (other.bridge, other.table, other.matching)
+            && self.renews.as_ref().map(Arc::as_ptr) == other.renews.as_ref().map(Arc::as_ptr)
+    }
 }
 
 /// How packets pass a tunnel port.
@@ -348,7 +356,7 @@ impl FlowRecord {
             && self.drop_site.as_ref().map(Arc::as_ptr) == other.drop_site.as_ref().map(Arc::as_ptr)
             && self.macs.is_equivalent(&other.macs)
             && same(&self.deps, &other.deps, deps)
-            && self.learns == other.learns
+            && same(&self.learns, &other.learns, Learns::is_same)
             && match (&self.netflow, &other.netflow) {
                 (None, None) => true,
                 (Some(a), Some(b)) => a.is_same(b),
@@ -365,6 +373,7 @@ impl FlowRecord {
         self.deps.shrink_to_fit();
         self.macs.shrink_to_fit();
         self.bonds.shrink_to_fit();
+        self.learns.shrink_to_fit();
         self
     }
 
@@ -414,6 +423,7 @@ impl FlowRecord {
         if let Some(site) = &self.drop_site {
             site.add(packets, bytes);
         }
+        self.learns.iter().filter_map(|learns| learns.renews.as_ref()).for_each(|rule| rule.note_taught(used));
         self.hops.iter().for_each(|hop| hop.note_use(used));
         if let Some(netflow) = &self.netflow {
             netflow.flows.credit(&netflow.key, &Credit { output: netflow.output, packets, bytes, used, tcp_flags });

@@ -167,7 +167,7 @@ fn describe_group(group: &Group, now: Time) -> GroupSection {
 
 fn describe_rule(rule: &Rule, tlv: &FieldTable, now: Time) -> FlowSection {
     FlowSection {
-        ages: [rule.created, rule.modified, rule.stats.used()].map(|time| now.since(time)),
+        ages: [rule.created, rule.renewed(), rule.stats.used()].map(|time| now.since(time)),
         packets: rule.stats.packets(),
         bytes: rule.stats.bytes(),
         cookie: rule.cookie,

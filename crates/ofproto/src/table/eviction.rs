@@ -200,7 +200,7 @@ fn group(rule: &Rule, subfields: &[Subfield]) -> Vec<u128> {
 fn rank(rule: &Rule) -> Rank {
     let after = |since: Time, seconds: u16| (seconds != 0).then(|| since + Duration::from_secs(seconds.into()));
     let (idle_timeout, hard_timeout) = rule.timeouts();
-    let hard = after(rule.modified, hard_timeout);
+    let hard = after(rule.renewed(), hard_timeout);
     let idle = after(rule.stats.used(), idle_timeout);
     match [hard, idle].into_iter().flatten().min() {
         Some(expiry) => (false, rule.importance, expiry),

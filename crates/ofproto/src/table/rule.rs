@@ -37,7 +37,7 @@ pub struct Rule {
     pub instructions: Arc<RuleInstructions>,
     /// When it was added.
     pub created: Time,
-    /// When it was added or last modified; the hard timeout counts from here.
+    /// When it was added or last modified ([`renewed`](Rule::renewed)).
     pub modified: Time,
     /// Counters.
     pub stats: Arc<RuleStats>,
@@ -159,7 +159,7 @@ impl Rule {
             hard_timeout,
             duration: now.since(self.created),
             idle_age: seconds(self.stats.used()),
-            hard_age: seconds(self.modified),
+            hard_age: seconds(self.renewed()),
             packet_count: self.stats.packets(),
             byte_count: self.stats.bytes(),
             flags: self.flags,
@@ -177,13 +177,18 @@ impl Rule {
     pub fn expired(&self, now: Time) -> Option<FlowRemovedReason> {
         let over = |since: Time, secs: u16| secs != 0 && now.since(since) > Duration::from_secs(secs.into());
         let (idle_timeout, hard_timeout) = self.timeouts();
-        if over(self.modified, hard_timeout) {
+        if over(self.renewed(), hard_timeout) {
             Some(FlowRemovedReason::HardTimeout)
         } else if over(self.stats.used().max(self.created), idle_timeout) {
             Some(FlowRemovedReason::IdleTimeout)
         } else {
             None
         }
+    }
+
+    /// When it was added, modified, or taught again by a packet as it is; the hard timeout counts from here.
+    pub fn renewed(&self) -> Time {
+        self.modified.max(Time(self.stats.taught.load(Relaxed)))
     }
 
     /// Idle and hard timeout in force.
@@ -232,6 +237,8 @@ pub struct RuleStats {
     packets: AtomicU64,
     bytes: AtomicU64,
     used: AtomicU64,
+    /// When a packet last taught the rule as it is (`learn`).
+    taught: AtomicU64,
     cookie: AtomicU64,
     /// [`RuleStats::IN_TABLE`], table and priority; zero until the rule enters a table. Written by whoever changes the table.
     place: AtomicU32,
@@ -253,7 +260,7 @@ impl RuleStats {
     pub fn new(now: Time) -> RuleStats {
         let zero = || AtomicU64::new(0);
         let (used, place) = (AtomicU64::new(now.0), AtomicU32::new(0));
-        RuleStats { packets: zero(), bytes: zero(), used, cookie: zero(), place }
+        RuleStats { packets: zero(), bytes: zero(), used, taught: zero(), cookie: zero(), place }
     }
 
     /// Set in `place` where the rule is in a table.
@@ -278,6 +285,11 @@ impl RuleStats {
         self.packets.fetch_add(packets, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.used.fetch_max(used.0, Relaxed);
+    }
+
+    /// Notes that a packet has taught the rule as it is.
+    pub fn note_taught(&self, at: Time) {
+        self.taught.fetch_max(at.0, Relaxed);
     }
 
     /// Packets so far.

@@ -153,22 +153,22 @@ impl Ctx<'_, '_> {
             self.record.depends_on_table(self.bridge.id, number.0, Parts::ALL);
             return false;
         }
-        match &existing {
-            Some(Existing { matching, .. }) => {
-                let learns = Learns { bridge: self.bridge.id, table: number.0, matching: *matching };
-                if !self.record.learns.contains(&learns) {
-                    self.record.learns.push(learns);
-                }
-            }
-            None => self.record.depends_on_table(self.bridge.id, number.0, Parts::ALL),
-        }
-        if self.real {
-            self.learnt.push(flow);
-        } else {
+        let change = &flow.change;
+        let same =
+            known.filter(|rule| **rule.instructions == change.instructions && Some(rule.cookie) == change.new_cookie);
+        let Some(Existing { matching, .. }) = existing else {
+            self.record.depends_on_table(self.bridge.id, number.0, Parts::ALL);
+            self.learnt.extend(Some(flow).filter(|_| self.real));
+            return true;
+        };
+        let (bridge, renews) = (self.bridge.id, same.map(|rule| rule.stats.clone()));
+        self.record.learns.push(Learns { bridge, table: number.0, matching, renews });
+        if !self.real {
             // The next packet has to miss, to learn it.
-            self.record.volatile |= known.is_none_or(|rule| {
-                **rule.instructions != flow.change.instructions || Some(rule.cookie) != flow.change.new_cookie
-            });
+            self.record.volatile |= same.is_none();
+        } else if same.is_none() || !self.learnt.is_empty() {
+            // What the packet has learnt before may change it.
+            self.learnt.push(flow);
         }
         true
     }
