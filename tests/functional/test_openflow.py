@@ -177,16 +177,19 @@ def test_learn_keeps_to_its_limit(ovs):
     assert ovs.ofctl("dump-flows", "br0", "table=1").count("cookie=0x7") == 2
 
 
-def test_packets_of_a_datapath_flow_renew_what_they_teach(ovs):
+@pytest.mark.parametrize("sent", ["netdev-dummy/receive p1 {}", "ofproto/trace ovs-dummy {} -generate"], ids=["received", "generated"])
+def test_packets_renew_what_they_teach(ovs, sent):
     ovs.ofctl("add-flow", "br0", "in_port=1,actions=learn(table=1,hard_timeout=3,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[])")
-    receive = lambda n: ovs.appctl("netdev-dummy/receive", "p1",
-                                   f"in_port(1),eth(src=50:54:00:00:00:0{n},dst=50:54:00:00:00:ff),eth_type(0x1234)")
+
+    def send(n):
+        ovs.appctl(*sent.format(f"in_port(1),eth(src=50:54:00:00:00:0{n},dst=50:54:00:00:00:ff),eth_type(0x1234)").split())
+
     learnt = lambda: dict(re.findall(r"duration=([\d.]+)s, table=1, .*dl_dst=50:54:00:00:00:(0\d)", ovs.ofctl("dump-flows", "br0")))
-    # The first host goes on, the other one does not.
-    receive(2)
+    # The first host goes on, the other one does not. The datapath has a flow for what is received.
+    send(2)
     end = time.monotonic() + 7
     while time.monotonic() < end:
-        receive(1)
+        send(1)
         time.sleep(0.2)
     (duration, host), = learnt().items()
     assert host == "01" and float(duration) > 5, "it was never learnt again"

@@ -166,8 +166,10 @@ impl Ctx<'_, '_> {
         if !self.real {
             // The next packet has to miss, to learn it.
             self.record.volatile |= same.is_none();
-        } else if same.is_none() || !self.learnt.is_empty() {
-            // What the packet has learnt before may change it.
+        } else if let Some(rule) = same.filter(|_| self.learnt.is_empty()) {
+            rule.stats.note_taught(self.now);
+        } else {
+            // What the packet has learnt before may change it, too.
             self.learnt.push(flow);
         }
         true
