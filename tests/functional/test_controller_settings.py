@@ -184,7 +184,7 @@ def test_dscp(ovs, is_active, setting, tos):
 
 def test_the_host_reaches_a_controller_by_the_local_port(ovs):
     """It gets an address and a default route there, also when its device comes back."""
-    ovs.expect("local_netmask 255.0.255.0 is not the mask of a network|controller: cannot connect")
+    ovs.expect("local_netmask 255.0.255.0 is not the mask of a network")
     addresses = lambda: [line.split()[3] for line in run("ip", "-o", "-4", "addr", "show", "dev", "br0", check=False).stdout.splitlines()]  # noqa: E731
     routes = lambda: run("ip", "-4", "route", "show", "default").stdout  # noqa: E731
     ovs.start()
@@ -204,3 +204,27 @@ def test_the_host_reaches_a_controller_by_the_local_port(ovs):
     ovs.vsctl("clear", "controller", "br0", "local_ip")
     assert addresses() == ["172.16.0.1/16"], "as in OVS"
     assert "configured IP address 172.16.0.1/16, gateway 172.16.0.2" in ovs.log()
+
+
+def test_the_log_speaks_of_a_connection_as_that_of_ovs_does(ovs):
+    ovs.start("-vrconn:file:dbg")
+    dummy_bridge(ovs)
+    path = ovs.dir / "controller"
+    said = lambda: [line.partition("|rconn|")[2] for line in ovs.log().splitlines() if f"br0<->unix:{path}: " in line]
+    line = lambda level, text: f"{level}|br0<->unix:{path}: {text}"
+    ovs.vsctl("set-controller", "br0", f"unix:{path}", "--", "set", "controller", "br0", "max_backoff=2000", "inactivity_probe=5000")
+    until(lambda: len(said()) >= 6, what="two attempts that fail")
+    failed = line("INFO", "connection failed (No such file or directory)")
+    assert said()[:6] == [
+        line("INFO", "connecting..."), failed, line("INFO", "waiting 1 seconds before reconnect"),
+        line("INFO", "connecting..."), failed,
+        line("INFO", "continuing to retry connections in the background but suppressing further logging")]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        with server.accept()[0] as s:
+            Peer(s)
+            until(lambda: len(said()) >= 9, what="the probe")
+        until(lambda: len(said()) >= 10, what="the end of the connection")
+    assert said()[6:10] == [line("DBG", "connection opened"), line("INFO", "connected"),
+                            line("DBG", "idle 5 seconds, sending inactivity probe"), line("INFO", "connection closed by peer")]

@@ -143,7 +143,7 @@ pub enum Closed {
     #[error(transparent)]
     Frame(#[from] codec::FrameError),
     /// Nothing came for twice the probe interval.
-    #[error("no answer to an inactivity probe")]
+    #[error("no response to inactivity probe")]
     Inactive,
     /// Too much was kept for all connections, and most of it for this one.
     #[error("more is kept for OpenFlow peers than may be, and most for this one, which reads too slowly")]
@@ -204,6 +204,8 @@ pub struct Session {
     messages: u64,
     last_heard: Time,
     probing: bool,
+    /// For how long the peer had been silent when it was last probed, until somebody has asked.
+    probed: Option<Duration>,
     roles: Arc<Roles>,
     member: Member,
     mailbox: Arc<Mailbox>,
@@ -260,6 +262,7 @@ impl Session {
             messages: 0,
             last_heard: now,
             probing: false,
+            probed: None,
             roles,
             member,
             mailbox,
@@ -347,11 +350,16 @@ impl Session {
         if idle >= 2 * interval {
             self.closed = Some(Closed::Inactive);
         } else if idle >= interval && !self.probing && self.version.is_some() {
-            self.probing = true;
+            (self.probing, self.probed) = (true, Some(idle));
             // As in Open vSwitch, a probe has no number of its own.
             let message = Message::new(self.version.unwrap_or(Version::V1_0), 0, Body::EchoRequest(Vec::new()));
             self.send(&message);
         }
+    }
+
+    /// For how long the peer had been silent, if it has been probed since the last call.
+    pub fn has_probed(&mut self) -> Option<Duration> {
+        self.probed.take()
     }
 
     /// When [`poll`](Session::poll) has to be called at the latest; `None` for when it is woken.

@@ -62,8 +62,8 @@ pub async fn run(
     session.set_tracer(message_log::tracer(name));
     let point = state.snoop_point.clone();
     session.set_snoop(Box::new(move |message| point.copy(message)));
-    let mut counted = Counted { peers, kind, state, up: None };
-    tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection opened");
+    let mut counted = Counted { peers, kind, name, state, up: None };
+    tracing::debug!("{}: connection opened", called(peers, name));
     let ended = pump(&mut stream, &mut session, &wake, name, &mut counted, slot).await;
     report_flow_mods(&mut session, peers, name, true);
     // A delete that it has begun comes to its end, in turns with the other connections.
@@ -75,10 +75,18 @@ pub async fn run(
     // A stream that keeps bytes back lets go of them, and a peer that speaks TLS is told that this is the end.
     let _ = tokio::time::timeout(Duration::from_secs(1), stream.shutdown()).await;
     match &ended {
-        Ok(()) => tracing::debug!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed"),
-        Err(e) => tracing::info!(bridge = peers.bridge.name(), peer = name, "OpenFlow connection closed: {e}"),
+        Ok(()) if kind == ConnectionKind::Service => {
+            tracing::debug!("{}: connection closed by peer", called(peers, name));
+        }
+        Ok(()) => tracing::info!("{}: connection closed by peer", called(peers, name)),
+        Err(e) => tracing::info!("{}: connection dropped ({e})", called(peers, name)),
     }
     ended
+}
+
+/// What the log calls a connection, as in Open vSwitch.
+pub fn called(peers: &Peers, name: &str) -> String {
+    format!("{}<->{name}", peers.bridge.name())
 }
 
 /// What a peer is told about this switch.
@@ -96,6 +104,7 @@ fn description(bridge: &str) -> SwitchDesc {
 struct Counted<'a> {
     peers: &'a Peers,
     kind: ConnectionKind,
+    name: &'a str,
     state: &'a ControllerState,
     /// Counted as a connection; whether as one that wants misses.
     up: Option<bool>,
@@ -112,6 +121,9 @@ impl Counted<'_> {
         }
         if self.up.is_none() {
             self.state.change(|status| status.connected = Some(self.peers.timer.now()));
+            if self.kind == ConnectionKind::Controller {
+                tracing::info!("{}: connected", called(self.peers, self.name));
+            }
         }
         self.leave();
         if let Some(wants_misses) = now {
@@ -170,6 +182,10 @@ async fn pump(
             turn.end().await;
         } else {
             session.poll(now);
+        }
+        if let Some(idle) = session.has_probed() {
+            let called = called(peers, name);
+            tracing::debug!("{called}: idle {} seconds, sending inactivity probe", idle.as_secs());
         }
         counted.update(session);
         report_flow_mods(session, peers, name, false);
@@ -282,7 +298,7 @@ impl Progress {
 /// Logs how many flow-mods have come, when that is due.
 fn report_flow_mods(session: &mut Session, peers: &Peers, name: &str, ends: bool) {
     if let Some(report) = session.flow_mod_report(peers.timer.now(), ends) {
-        tracing::info!(target: "connmgr", "{}<->{name}: {report}", peers.bridge.name());
+        tracing::info!(target: "connmgr", "{}: {report}", called(peers, name));
     }
 }
 

@@ -17,9 +17,6 @@ use crate::config::desired::{Controller, ControllerKind};
 /// The first pause between two attempts to connect; each further one is twice as long.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 
-/// What the log says before the reason, which is all that the database has.
-const CANNOT_CONNECT: &str = "cannot connect: ";
-
 /// How long one attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,18 +33,47 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
     let mut backoff = Backoff::new(controller.max_backoff);
     let timer = &peers.timer;
     let mut lost_since = timer.now();
+    let name = target.to_string();
+    let called = || connection::called(peers, &name);
+    // Whether the log has all that it is to have of attempts that fail.
+    let mut is_quiet = false;
     loop {
-        let (error, lasted) = attempt(target, controller, peers, state).await;
+        if !is_quiet {
+            tracing::info!("{}: connecting...", called());
+        }
+        let (error, lasted) = match connect_once(target, controller, peers, state).await {
+            Ok(stream) => {
+                let started = timer.now();
+                let ended = connection::run(stream, &name, peers, state, controller, None).await;
+                // A peer that hangs up at once is tried no more often than one that does not answer.
+                let lasted = timer.now().since(started) > MIN_BACKOFF;
+                (ended.err().unwrap_or_else(|| "the controller has closed the connection".into()), lasted)
+            }
+            Err(error) => {
+                if !is_quiet {
+                    tracing::info!("{}: connection failed ({error})", called());
+                }
+                (error, false)
+            }
+        };
         if lasted {
             backoff = Backoff::new(controller.max_backoff);
-            lost_since = timer.now();
+            (lost_since, is_quiet) = (timer.now(), false);
         }
-        tracing::info!(bridge = peers.bridge.name(), %target, "controller: {error}");
-        let reason = error.strip_prefix(CANNOT_CONNECT).unwrap_or(&error).to_owned();
-        state.change(|status| status.error = Some(reason));
+        state.change(|status| status.error = Some(error));
         // The bridge may have to fail open within the pause.
         let until_fail_open = fail_open_after(controller).saturating_sub(timer.now().since(lost_since));
         let pause = backoff.next();
+        if !is_quiet {
+            is_quiet = backoff.is_longest(pause);
+            match is_quiet {
+                false => tracing::info!("{}: waiting {} seconds before reconnect", called(), pause.as_secs()),
+                true => tracing::info!(
+                    "{}: continuing to retry connections in the background but suppressing further logging",
+                    called()
+                ),
+            }
+        }
         if until_fail_open <= pause {
             timer.sleep(until_fail_open).await;
             if controller.kind == ControllerKind::Primary {
@@ -60,19 +86,15 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
     }
 }
 
-/// One connection from its start to its end: how it ended, and whether OpenFlow was spoken.
-async fn attempt(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) -> (String, bool) {
-    let stream = match peers.timer.timeout(CONNECT_TIMEOUT, open(target, controller, peers, state)).await {
-        Some(Ok(stream)) => stream,
-        Some(Err(e)) => return (format!("{CANNOT_CONNECT}{e}"), false),
-        None => return (format!("{CANNOT_CONNECT}no answer"), false),
-    };
-    let started = peers.timer.now();
-    let name = target.to_string();
-    let ended = connection::run(stream, &name, peers, state, controller, None).await;
-    let error = ended.err().unwrap_or_else(|| "the controller has closed the connection".into());
-    // A peer that hangs up at once is tried no more often than one that does not answer.
-    (error, peers.timer.now().since(started) > MIN_BACKOFF)
+/// One attempt; an error says in words why it failed.
+async fn connect_once(
+    target: &Target,
+    controller: &Controller,
+    peers: &Peers,
+    state: &ControllerState,
+) -> Result<Box<dyn Stream>, String> {
+    let opened = peers.timer.timeout(CONNECT_TIMEOUT, open(target, controller, peers, state)).await;
+    opened.unwrap_or_else(|| Err("no answer".into()))
 }
 
 /// An error says in words what is wrong.
@@ -173,6 +195,11 @@ impl Backoff {
         self.next = (pause * 2).min(self.max);
         pause
     }
+
+    /// Whether no pause will be longer.
+    fn is_longest(&self, pause: Duration) -> bool {
+        pause >= self.max
+    }
 }
 
 #[cfg(test)]
@@ -184,5 +211,6 @@ mod tests {
         let mut backoff = Backoff::new(Duration::from_secs(8));
         let pauses: Vec<_> = (0..6).map(|_| backoff.next().as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 8, 8]);
+        assert!(backoff.is_longest(Duration::from_secs(8)) && !backoff.is_longest(Duration::from_secs(4)));
     }
 }
