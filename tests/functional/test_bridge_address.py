@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 
 from conftest import until
-from lib.daemon import dummy_bridge
+from lib.daemon import Ovs, dummy_bridge
 from lib.net import run
 
 CARD = "00:1b:21:00:00:{:02x}"
@@ -94,6 +94,23 @@ def test_a_controller_connects_again_with_another_datapath_id(ovs):
         assert third == "00000000000000ab"
         for s in (old, new, last):
             s.close()
+
+
+def test_switches_of_one_machine_have_different_addresses(ovs):
+    """Bridges of one name, of two databases, may meet on one segment. Each keeps its address when its switch starts again."""
+    other = Ovs()
+    try:
+        addresses = []
+        for switch in (ovs, other):
+            switch.start()
+            dummy_bridge(switch, "p1")
+            addresses.append(address(switch)[0])
+        assert addresses[0] != addresses[1]
+        ovs.stop()
+        ovs.start()
+        assert address(ovs)[0] == addresses[0]
+    finally:
+        other.close()
 
 
 def test_who_listens_goes_on_with_another_datapath_id(ovs):

@@ -219,6 +219,10 @@ pub struct BridgeSettings {
     pub datapath_id: Option<u64>,
     /// Ethernet address of the bridge and its LOCAL port; by default the lowest of its network cards.
     pub hwaddr: Option<ports::Mac>,
+    /// What tells the bridge from those of its name that other switches have, where its address is made up: the identity of the
+    /// database. Empty for a file.
+    #[serde(skip)]
+    pub origin: String,
     /// What to do while no controller is connected.
     pub fail_mode: FailMode,
     /// After how long without a packet a learnt address is forgotten (`mac-aging-time`).
@@ -294,6 +298,7 @@ impl Default for BridgeSettings {
             local_policing: Policing::default(),
             datapath_id: None,
             hwaddr: None,
+            origin: String::new(),
             fail_mode: FailMode::Standalone,
             mac_aging_time: Duration::from_secs(300),
             mac_table_size: 8192,

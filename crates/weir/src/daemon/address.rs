@@ -50,8 +50,9 @@ pub fn datapath_id(mac: Mac) -> u64 {
 }
 
 /// A locally administered address that is the same at every start, on this machine and in this network namespace, for
-/// this name.
-pub fn stable_mac(name: &str) -> Mac {
+/// this name. `origin` tells it from those that other switches make there of the same name: machines that were copied have one id, and
+/// switches that share a network namespace may have one segment.
+pub fn stable_mac(name: &str, origin: &str) -> Mac {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let namespace = other_namespace().map(|inode| inode.to_string()).unwrap_or_default();
     // FNV-1a: the address has to stay the same in every version of Weir.
@@ -59,6 +60,7 @@ pub fn stable_mac(name: &str) -> Mac {
         .bytes()
         .chain(name.bytes())
         .chain(namespace.bytes())
+        .chain(origin.bytes())
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     let [_, _, mut mac @ ..] = (hash ^ hash >> 48).to_be_bytes();
     mac[0] = mac[0] & 0xfc | 0x02;
@@ -94,10 +96,12 @@ mod tests {
 
     #[test]
     fn made_up_addresses_are_local_stable_and_different() {
-        let (a, b) = (stable_mac("br0"), stable_mac("br1"));
+        let (a, b) = (stable_mac("br0", ""), stable_mac("br1", ""));
         assert_eq!(a[0] & 3, 2, "locally administered, unicast");
-        assert_eq!(a, stable_mac("br0"));
+        assert_eq!(a, stable_mac("br0", ""));
         assert_ne!(a, b);
+        let (c, d) = (stable_mac("br0", "one database"), stable_mac("br0", "another"));
+        assert!(a != c && c != d, "switches of one machine");
     }
 
     #[test]
@@ -123,7 +127,7 @@ mod tests {
         assert_eq!(lowest(&settings, &ports, &devices), Some(card(5)), "a bond has the address of its first interface");
         ports.insert("other".to_owned(), port(&["tap1"], Some(card(4))));
         assert_eq!(lowest(&settings, &ports, &devices), Some(card(4)), "a port can say which it has");
-        ports.insert("other".to_owned(), port(&["eth0"], Some(stable_mac("x"))));
+        ports.insert("other".to_owned(), port(&["eth0"], Some(stable_mac("x", ""))));
         assert_eq!(lowest(&settings, &ports, &devices), Some(card(5)), "no card has such an address");
         settings.mirrors.push(Mirror {
             name: "m".to_owned(),

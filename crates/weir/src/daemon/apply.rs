@@ -305,7 +305,7 @@ impl LiveSwitch {
     /// The address of a bridge and its LOCAL port.
     pub(super) fn bridge_mac(&self, name: &str, settings: &BridgeSettings) -> ports::Mac {
         let of_card = || self.addresses.get(name).copied().flatten();
-        settings.hwaddr.or_else(of_card).unwrap_or_else(|| stable_mac(name))
+        settings.hwaddr.or_else(of_card).unwrap_or_else(|| stable_mac(name, &settings.origin))
     }
 
     /// Has a bridge take the address of its network cards, as its ports are now, where its settings do not say which it has.

@@ -55,7 +55,7 @@ impl LiveSwitch {
             if peer == name {
                 return Err("a patch port cannot be its own peer".into());
             }
-            return Ok(Device::Patch { peer, mac: interface.mac.unwrap_or(stable_mac(name)) });
+            return Ok(Device::Patch { peer, mac: interface.mac.unwrap_or(stable_mac(name, "")) });
         }
         if ports::tunnel::KIND.names.contains(&interface.kind.as_str()) {
             return open_tunnel(name, interface).map(Device::Tunnel);
@@ -207,5 +207,5 @@ fn open_tunnel(name: &str, interface: &Interface) -> Result<Arc<TunnelPort>, Str
     if !warnings.is_empty() {
         tracing::warn!("{}", text_of(name, &warnings));
     }
-    Ok(TunnelPort::new(name, config, interface.mac.unwrap_or(stable_mac(name))))
+    Ok(TunnelPort::new(name, config, interface.mac.unwrap_or(stable_mac(name, ""))))
 }

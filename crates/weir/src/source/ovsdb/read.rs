@@ -107,6 +107,7 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
             continue;
         }
         let mut bridge = state.bridge(replica, row, name, rules, &mut agents);
+        bridge.settings.origin = root.uuid().to_string();
         if waits {
             bridge.controllers.clear();
         }
