@@ -508,6 +508,7 @@ impl Reference {
                 copy.rest = vec![List { rule: in_flight.rule(), ..List::of_actions(inner) }];
                 self.pipeline(&mut copy, pass);
                 (in_flight.mirrored, in_flight.failed) = (copy.mirrored, copy.failed);
+                in_flight.exit = copy.exit && !copy.frozen;
             }
             Action::Group(id) => self.group(in_flight, *id, pass),
             Action::Meter(id) => self.meter(in_flight, *id),

@@ -347,23 +347,26 @@ impl Ctx<'_, '_> {
     }
 
     /// Executes actions on a copy. Translation undoes their changes by itself, except truncation, which
-    /// stays with the datapath's packet, and what [`Ctx::on_copy`] is for.
+    /// stays with the datapath's packet, and what [`Ctx::on_copy`] is for. That the pipeline has ended is no change of the packet.
     fn clone_actions(&mut self, actions: &[Action]) {
         if !self.charge(self.stack.len() + limits::size(&self.action_set)) {
             return;
         }
         let (flow, stack, set) = (Box::new(self.flow.clone()), self.stack.clone(), self.action_set.clone());
-        let (was_mpls, exit) = (self.was_mpls, self.exit);
+        let was_mpls = self.was_mpls;
         if ct::tracks(actions) {
             // Once, instead of in the copy and again behind it.
             self.commit();
         }
+        let mut ends = false;
         self.on_copy(|ctx| {
             ctx.steps(actions.iter().map(PipelineStep::Act));
+            // A copy that comes round again ends by itself; `exit` and a pause end all, as in OVS.
+            ends = ctx.exit && (!ctx.freezing || ctx.is_pausing());
             ctx.end_pipeline();
         });
         (self.flow, self.stack, self.action_set) = (*flow, stack, set);
-        (self.was_mpls, self.exit) = (was_mpls, exit);
+        (self.was_mpls, self.exit) = (was_mpls, ends);
     }
 }
 

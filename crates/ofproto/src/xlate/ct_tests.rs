@@ -205,6 +205,28 @@ fn what_tracks_a_copy_leaves_the_packet_alone() {
     assert_eq!(actions(&bed, "in_port=4,udp"), "1,ct,recirc(#0)");
 }
 
+/// OVN floods to copies, one of which may go to a controller that resumes it.
+#[test]
+fn an_exit_or_a_pause_in_a_copy_is_the_end_of_all() {
+    let bed = bed(&[
+        "in_port=1,actions=clone(output:2,exit),output:3",
+        "in_port=2,ip,actions=resubmit(,1),output:3",
+        "table=1,in_port=2,actions=clone(mod_nw_tos:4,output:1,clone(resubmit(,2)),output:3),output:4",
+        "table=2,actions=exit",
+        "in_port=3,actions=clone(controller(pause)),output:4",
+        // What comes round again goes on by itself.
+        "in_port=4,ip,actions=clone(debug_recirc,output:2,exit),output:3",
+    ]);
+    assert_eq!(actions(&bed, "in_port=1,udp"), "2");
+    assert_eq!(actions(&bed, "in_port=2,udp"), "set(ipv4(tos=0x4/0xfc)),1");
+    let paused = actions(&bed, "in_port=3,udp");
+    assert!(
+        paused.starts_with("userspace(pid=0,controller(reason=1,dont_send=0,continuation=1") && paused.ends_with("))"),
+        "{paused}"
+    );
+    assert_eq!(actions(&bed, "in_port=4,udp"), "recirc(#0),3");
+}
+
 #[test]
 fn a_look_up_by_the_original_tuple() {
     let bed = bed(&[

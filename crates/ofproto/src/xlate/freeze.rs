@@ -105,6 +105,11 @@ impl Ctx<'_, '_> {
         self.freeze();
     }
 
+    /// Whether the pipeline stops until a controller resumes it.
+    pub(super) fn is_pausing(&self) -> bool {
+        self.pausing.is_some()
+    }
+
     /// Continues where `frozen` stopped.
     pub(super) fn thaw(&mut self, frozen: &Frozen) {
         self.event(|| Event::Thaw { table: TableId(frozen.table) });
