@@ -15,7 +15,7 @@ from lib.tunnel import Capture, namespace
 from lib.wait import until
 
 #: Where the cables are of one machine, a port's device goes before the daemon does.
-EXPECTED = [r": No such device$"]
+EXPECTED = [r"No such device\)?$"]
 
 FRR = Path("/usr/lib/frr")
 PEER = "10.0.0.1"

@@ -80,22 +80,50 @@ pub fn capabilities() -> impl Iterator<Item = (&'static str, String)> {
     of_datapath.chain([("ct_flush", "true".to_owned())])
 }
 
-/// Logs what tests look for in the log of OVS's daemon, in its words.
+/// Logs what tests and programs look for in the log of OVS's daemon, in its words and order.
 pub fn log() {
-    for feature in FEATURES {
-        let said = match (feature.name, feature.value) {
-            ("recirc", Flag(true)) => "Datapath supports recirculation".to_owned(),
-            ("trunc", Flag(true)) => "Datapath supports truncate action".to_owned(),
-            ("clone", Flag(true)) => "Datapath supports clone action".to_owned(),
-            ("ct_clear", Flag(true)) => "Datapath supports ct_clear action".to_owned(),
-            ("ct_timeout", Flag(true)) => "Datapath supports timeout policy in conntrack action".to_owned(),
-            ("max_vlan_headers", Number(count)) => format!("VLAN header stack length probed as {count}"),
-            ("max_mpls_depth", Number(count)) => format!("MPLS label stack length probed as {count}"),
-            _ => continue,
-        };
+    for said in said() {
         tracing::info!(target: "ofproto_dpif", "ovs-netdev: {said}");
     }
 }
+
+fn said() -> impl Iterator<Item = String> {
+    SAID.iter().filter_map(|&(name, words)| {
+        let feature = FEATURES.iter().find(|feature| feature.name == name)?;
+        match feature.value {
+            Flag(false) => None,
+            Flag(true) if words.is_empty() => Some(format!("Datapath supports {name}")),
+            Flag(true) => Some(format!("Datapath supports {words}")),
+            Number(number) => Some(format!("{words} {number}")),
+        }
+    })
+}
+
+/// Features by name, with OVS's words for them; their names where these are empty.
+const SAID: &[(&str, &str)] = &[
+    ("recirc", "recirculation"),
+    ("max_vlan_headers", "VLAN header stack length probed as"),
+    ("max_mpls_depth", "MPLS label stack length probed as"),
+    ("trunc", "truncate action"),
+    ("ufid", "unique flow ids"),
+    ("clone", "clone action"),
+    ("sample_nesting", "Max sample nesting level probed as"),
+    ("ct_eventmask", "eventmask in conntrack action"),
+    ("ct_clear", "ct_clear action"),
+    ("max_hash_alg", "Max dp_hash algorithm probed to be"),
+    (CHECK_LENGTH, "check_pkt_len action"),
+    ("ct_timeout", "timeout policy in conntrack action"),
+    ("ct_zero_snat", ""),
+    (ADD_MPLS, "add_mpls action"),
+    ("ct_state", ""),
+    ("ct_zone", ""),
+    ("ct_mark", ""),
+    ("ct_label", ""),
+    ("ct_state_nat", ""),
+    ("ct_orig_tuple", ""),
+    ("ct_orig_tuple6", ""),
+    ("nd_ext", "IPv6 ND Extensions"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -106,5 +134,19 @@ mod tests {
         let all: std::collections::BTreeMap<_, _> = capabilities().collect();
         assert_eq!(all.len(), FEATURES.len() + 1, "no name is there twice");
         assert_eq!((&*all["ct_state"], &*all["max_vlan_headers"], &*all["sample_nesting"]), ("true", "2", "false"));
+    }
+
+    #[test]
+    fn the_log_has_the_words_of_ovs() {
+        let said: Vec<_> = said().collect();
+        for words in [
+            "Datapath supports ct_zero_snat",
+            "Datapath supports truncate action",
+            "MPLS label stack length probed as 3",
+        ] {
+            assert!(said.iter().any(|line| line == words), "{words}");
+        }
+        // What it cannot do, and nothing that is no feature.
+        assert_eq!(said.len(), SAID.len() - 1);
     }
 }

@@ -89,6 +89,16 @@ impl Directory {
     pub fn find(&self, name: &str) -> Option<Arc<Dummy>> {
         self.get(name)?.downcast().ok()
     }
+
+    /// Begins recordings anew whose files have gone, or are others now. OVS's dummy ports open theirs at each change of the configuration,
+    /// which tests rely on that remove them.
+    pub fn renew_recordings(&self) {
+        for name in self.names() {
+            if let Some(port) = self.find(&name) {
+                port.recorders.write().renew(&name);
+            }
+        }
+    }
 }
 
 /// A dummy port.
@@ -150,6 +160,26 @@ impl Recorders {
             Some(both) => Recorders { rx: Some(both.clone()), tx: Some(both) },
             None => Recorders { rx: record("rxq_pcap")?, tx: record("tx_pcap")? },
         })
+    }
+
+    /// Begins the recordings anew whose files have gone.
+    fn renew(&mut self, port: &str) {
+        let renewed = |old: &Arc<Recorder>| match old.replacement(port) {
+            Ok(new) => new.map(Arc::new),
+            Err(error) => {
+                tracing::warn!("{error}");
+                None
+            }
+        };
+        let are_one = self.rx.as_ref().zip(self.tx.as_ref()).is_some_and(|(rx, tx)| Arc::ptr_eq(rx, tx));
+        if let Some(new) = self.rx.as_ref().and_then(renewed) {
+            self.rx = Some(new);
+        }
+        if are_one {
+            self.tx.clone_from(&self.rx);
+        } else if let Some(new) = self.tx.as_ref().and_then(renewed) {
+            self.tx = Some(new);
+        }
     }
 }
 
@@ -628,7 +658,8 @@ mod tests {
     fn recordings_and_the_index_change_while_it_is_open_and_nothing_else_does() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let (port, _dummy) = open(&Env::default(), "p0", &[("n_txq", "2")]);
+        let env = Env::default();
+        let (port, _dummy) = open(&env, "p0", &[("n_txq", "2")]);
         let mut tx = port.tx_queue(0).unwrap();
         let set = |options: &[(&str, &str)]| {
             registry::set_options(&*port, &PortSpec::new("p0", "dummy").with(options)).map_err(|e| e.to_string())
@@ -653,6 +684,13 @@ mod tests {
         assert!(set(&[("n_txq", "2"), ("colour", "red")]).unwrap_err().contains("colour"));
         send(63);
         assert_eq!((port.ifindex(), recorded("b")), (None, vec![62, 63]));
+        // A file that has gone is missed when somebody looks, and not before.
+        env.dummies.renew_recordings();
+        std::fs::remove_file(path("b")).unwrap();
+        send(64);
+        env.dummies.renew_recordings();
+        send(65);
+        assert_eq!(recorded("b"), [65]);
     }
 
     #[test]

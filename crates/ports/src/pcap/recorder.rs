@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -90,6 +91,16 @@ impl Recorder {
         let Some(out) = &mut state.out else { return false };
         let written = out.write_all(&record).and_then(|()| out.write_all(frame));
         self.check(&mut state, written)
+    }
+
+    /// Another one for the same file, where somebody has taken that away or put another in its place.
+    pub fn replacement(&self, port: &str) -> Result<Option<Recorder>, Error> {
+        let state = self.state.lock();
+        let Some(out) = &state.out else { return Ok(None) };
+        let identity = |found: std::io::Result<std::fs::Metadata>| found.ok().map(|found| (found.dev(), found.ino()));
+        let is_there = identity(out.get_ref().metadata()) == identity(std::fs::metadata(&self.path));
+        drop(state);
+        if is_there { Ok(None) } else { Recorder::append(port, &self.path).map(Some) }
     }
 
     /// Hands everything to the system.

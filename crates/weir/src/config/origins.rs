@@ -33,6 +33,11 @@ impl Origins {
         Origins { file: name.into(), lines: HashMap::new() }
     }
 
+    /// Whether they are in a file that somebody wrote, rather than in a database.
+    pub fn are_in_file(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
     /// An error about a key that was read without one: a port that cannot be opened, say.
     pub fn error(&self, key: &str, problem: impl Into<String>) -> ConfigError {
         let line = self.lines.get(key).copied();

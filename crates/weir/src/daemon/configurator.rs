@@ -20,7 +20,7 @@ use super::Error;
 use super::apply::LiveSwitch;
 use super::devices::Lost;
 use super::missing::{Interfaces, Missing, Seen};
-use crate::config::origins::{Loaded, Origins, port_key};
+use crate::config::origins::{Loaded, Origins};
 use crate::config::{Desired, Workers};
 use crate::reconfigure::unapplied::{FailedPort, Unapplied, describe, opened_by};
 use crate::reconfigure::{self, Apply as _, Failure, ReconfigureStep};
@@ -300,6 +300,7 @@ impl ConfiguratorThread {
         let ports: HashSet<&str> = wanted.iter().flat_map(|(name, bridge)| bridge.interface_names(name)).collect();
         engine.ingress.retain(|port| ports.contains(port));
         engine.local_mtus.apply(&engine.switch, &engine.datapath);
+        engine.env.dummies.renew_recordings();
         for (name, bridge) in wanted {
             self.switch.follow_address(name, bridge);
         }
@@ -320,12 +321,17 @@ impl ConfiguratorThread {
             .map(|name| (name.to_owned(), seen.get(name).copied().flatten()))
             .collect();
         for Lost { bridge, name, kind, error, seen, .. } in lost {
-            lines.push(origins.error(&port_key(&bridge, &name), &error).to_string());
-            missing.insert(name.clone(), seen);
-            unapplied.ports.push(FailedPort { bridge, name, kind, error });
+            let failed = FailedPort { bridge, name, kind, error };
+            lines.push(failed.describe(origins));
+            missing.insert(failed.name.clone(), seen);
+            unapplied.ports.push(failed);
         }
         for line in lines.iter().filter(|line| !self.told.contains(*line)) {
-            tracing::error!("{line}");
+            // What is wrong in a database is told as OVS does, whose programs look for errors in the log.
+            match origins.are_in_file() {
+                true => tracing::error!("{line}"),
+                false => tracing::warn!("{line}"),
+            }
         }
         self.told = lines.iter().cloned().collect();
         self.jobs.missing.set(missing);

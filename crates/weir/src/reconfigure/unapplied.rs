@@ -25,6 +25,26 @@ pub struct FailedPort {
     pub error: String,
 }
 
+impl FailedPort {
+    /// With the place in the file that asked for it; of a database, in words that programs look for in OVS's log.
+    pub fn describe(&self, origins: &Origins) -> String {
+        match origins.are_in_file() || self.kind.is_empty() {
+            true => origins.error(&port_key(&self.bridge, &self.name), &self.error).to_string(),
+            false => self.in_words(),
+        }
+    }
+
+    /// What is wrong with the interface; in OVS's words where the device could not be opened.
+    pub fn in_words(&self) -> String {
+        let FailedPort { name, kind, error, .. } = self;
+        if kind.is_empty() {
+            return error.clone();
+        }
+        let why = error.strip_prefix(name).and_then(|e| e.strip_prefix(": ")).unwrap_or(error);
+        format!("could not open network device {name} ({why})")
+    }
+}
+
 /// The interfaces whose devices a step opens.
 pub fn opened_by(step: &ReconfigureStep) -> Vec<&str> {
     match step {
@@ -36,6 +56,13 @@ pub fn opened_by(step: &ReconfigureStep) -> Vec<&str> {
 
 /// A failure with the place in the configuration that asked for it.
 pub fn describe(failure: &Failure, origins: &Origins) -> String {
+    if !origins.are_in_file() {
+        let failed = failed_ports(failure);
+        let is_named = |port: &&FailedPort| failure.error.starts_with(&format!("{}: ", port.name));
+        if let Some(port) = failed.iter().find(is_named).or(failed.first()).filter(|port| !port.kind.is_empty()) {
+            return port.in_words();
+        }
+    }
     let key = match &failure.step {
         ReconfigureStep::SetWorkers(_) => "workers".into(),
         ReconfigureStep::SetDatapath(_) => "datapath".into(),
@@ -119,11 +146,15 @@ mod tests {
             let step = ReconfigureStep::AddPort { bridge, port, wanted, had: Default::default() };
             let failure = Failure { step, error: error.into() };
             let line = describe(&failure, &Origins::named("Open_vSwitch"));
-            assert_eq!(line, format!("Open_vSwitch: bridge.br0.port.b: {error}"));
+            assert_eq!(line, "could not open network device p (no such device)");
+            let file = Origins::new("weir.toml".as_ref(), [("bridge.br0.port.b".into(), 7)].into());
+            assert_eq!(describe(&failure, &file), format!("weir.toml:7: bridge.br0.port.b: {error}"));
             let unapplied = Unapplied::new(&[failure], &[line]);
             assert!(unapplied.errors.is_empty());
             unapplied.ports.into_iter().map(|failed| (failed.name, failed.kind)).collect::<Vec<_>>()
         };
-        assert_eq!(failed(&single, "no such device"), [("p".into(), "tap".into())]);
+        for error in ["no such device", "p: no such device"] {
+            assert_eq!(failed(&single, error), [("p".into(), "tap".into())]);
+        }
     }
 }

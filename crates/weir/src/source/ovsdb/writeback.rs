@@ -198,7 +198,8 @@ impl Writer<'_> {
     /// An interface whose port is there, of the bridge of a row.
     fn interface(&mut self, row: &Row, (of, bridge): (&Row, &ofproto::Bridge), info: &PortInfo) {
         let number = if info.port == OfPort::LOCAL { OFPORT_LOCAL } else { i64::from(info.port.0) };
-        let error = self.failure(bridge.name(), &info.name).map(in_words).or_else(|| lacks_peer(of, bridge, info));
+        let error =
+            self.failure(bridge.name(), &info.name).map(FailedPort::in_words).or_else(|| lacks_peer(of, bridge, info));
         self.update(row, [("ofport", number.into()), ("error", optional(error))]);
         let current = bridge.lacp_current(info.port);
         self.update(row, [("lacp_current", Datum::set(current))]);
@@ -272,7 +273,7 @@ impl Writer<'_> {
     fn missing(&mut self, row: &Row, bridge: &str, port: &Row, name: &str) {
         let reason = match (self.state.problems.get(name), self.failure(bridge, name)) {
             (Some(problem), _) => problem.clone(),
-            (None, Some(failed)) => in_words(failed),
+            (None, Some(failed)) => failed.in_words(),
             // Neither there nor failed: the interface came after the configuration that is in force.
             (None, None) if !self.is_wanted(bridge, port, name) => return,
             (None, None) => format!("could not add network device {name} to bridge {bridge}"),
@@ -306,16 +307,6 @@ impl Writer<'_> {
     fn failure(&self, bridge: &str, name: &str) -> Option<&FailedPort> {
         self.failed.get(&(bridge, name)).copied()
     }
-}
-
-/// What the column `error` has: OVS's words where the device could not be opened.
-fn in_words(failed: &FailedPort) -> String {
-    let FailedPort { name, kind, error, .. } = failed;
-    if kind.is_empty() {
-        return error.clone();
-    }
-    let why = error.strip_prefix(name).and_then(|e| e.strip_prefix(": ")).unwrap_or(error);
-    format!("could not open network device {name} ({why})")
 }
 
 /// What is wrong with a patch port of the bridge of a row that leads nowhere.
