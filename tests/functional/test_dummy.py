@@ -204,6 +204,22 @@ def test_a_port_with_an_address_answers_arp(switch):
         refusal(switch, "netdev-dummy/ip4addr", *args)
 
 
+def test_a_local_port_keeps_its_address_with_other_options(switch, tmp_path):
+    """Tests of OVN change where it records to, and go on."""
+    switch.ofctl("add-flow", "br0", "actions=normal")
+    switch.appctl("netdev-dummy/ip4addr", "br0", "10.0.0.1/24")
+    question = "ffffffffffff020000000009" + "08060001080006040001" + "0200000000090a000009" + "0000000000000a000001"
+    for name in ("a", "b"):
+        capture = tmp_path / name
+        switch.vsctl("set", "interface", "br0", f"options:rxq_pcap={capture}")
+        assert capture.stat().st_size == 24
+        # A recording that is taken away begins anew at the next change, whatever that is about.
+        capture.unlink()
+        switch.vsctl("set", "interface", "p2", f"options:tx_pcap={tmp_path / 'p2'}{name}")
+        switch.appctl("netdev-dummy/receive", "p1", question)
+        until(lambda: capture.stat().st_size == 24 + 16 + 42, what="the answer")
+
+
 def test_a_paused_pipeline_goes_on_when_the_controller_says_so(switch):
     """ovs-ofctl gives each continuation back; what was left of the actions is done then, and only then."""
     switch.ofctl("-O", "OpenFlow13", "add-flow", "br0",

@@ -394,16 +394,21 @@ fn buckets_come_and_go_by_number() {
 
 #[test]
 fn a_group_that_grew_bucket_by_bucket_took_ever_more_time_and_memory() {
-    let (bridge, most) = (bridge(), (1 << 16) / 24);
+    let (bridge, most) = (bridge(), (1 << 20) / 24);
     bridge.group_mod(&group(GroupCommand::Add, 1, &[])).unwrap();
     let insert =
         |ids: &[u32]| GroupMod { command_bucket: bucket_id::LAST, ..group(GroupCommand::InsertBucket, 1, ids) };
-    // No further than it can be told of.
     let ids: Vec<u32> = (0..most - 2).collect();
     bridge.group_mod(&insert(&ids)).unwrap();
     assert_eq!(bridge.group_mod(&insert(&[most, most + 1, most + 2])), Err(OfError::OFPGMFC_OUT_OF_BUCKETS));
     bridge.group_mod(&insert(&[most])).unwrap();
     let reply = MultipartReply::GroupDesc(bridge.group_descs(GroupId(1)));
+    let message = Message::new(Version::V1_5, 0, Body::MultipartReply { more: false, reply });
+    // It is described as far as one entry has room.
+    let encoded = encode_all(&message, DecodeOptions::default()).unwrap();
+    assert_eq!((encoded.left_out, encoded.messages.len()), (0, 1));
+    assert!((60_000..1 << 16).contains(&encoded.messages[0].len()));
+    let reply = MultipartReply::Group(bridge.group_stats(GroupId(1)));
     let message = Message::new(Version::V1_5, 0, Body::MultipartReply { more: false, reply });
     assert_eq!(encode_all(&message, DecodeOptions::default()).unwrap().left_out, 0);
     // A bundle keeps what the group was before it, and no more.

@@ -29,6 +29,9 @@ const METHOD_LEN: usize = 16;
 const DESC_HEAD: usize = 16;
 const LEN_IN_DESC: usize = 8;
 
+/// Bytes that an entry of a reply takes at most, whatever the headers before it.
+const MOST_IN_REPLY: usize = super::MAX_LEN - 64;
+
 /// Whether a version has the form of OpenFlow 1.5.
 fn new_form(version: Version) -> bool {
     version == Version::V1_0 || version >= Version::V1_5
@@ -237,15 +240,12 @@ pub(super) fn put_mod(out: &mut Vec<u8>, version: Version, g: &GroupMod) {
     let len_at = out.here();
     out.zeros(4);
     out.u32(g.command_bucket);
-    put_spec15(out, version, len_at, &g.spec);
+    put_spec15(out, version, len_at, &g.spec, usize::MAX);
 }
 
-/// Buckets, the length of which goes to `len_at`, and properties.
-fn put_spec15(out: &mut Vec<u8>, version: Version, len_at: usize, spec: &GroupSpec) {
-    let start = out.here();
-    spec.buckets.iter().for_each(|b| put_bucket(out, version, spec.kind, b));
-    let len = (out.here() - start).min(0xffff) as u16;
-    out.set_u16(len_at, len);
+/// Buckets, the length of which goes to `len_at`, and properties: as many buckets as have room in `room` bytes, beside the properties.
+fn put_spec15(out: &mut Vec<u8>, version: Version, len_at: usize, spec: &GroupSpec, room: usize) {
+    let mut properties = Vec::new();
     if !spec.selection.method.is_empty() {
         let mut value = Vec::new();
         SELECTION_METHOD.into_iter().for_each(|n| value.u32(n));
@@ -255,14 +255,31 @@ fn put_spec15(out: &mut Vec<u8>, version: Version, len_at: usize, spec: &GroupSp
         for &(field, mask) in &spec.selection.fields {
             oxm::put_entry(&mut value, version, field, mask, u128::MAX);
         }
-        prop::put(out, EXPERIMENTER, &value);
+        prop::put(&mut properties, EXPERIMENTER, &value);
+    }
+    let start = out.here();
+    put_buckets(out, version, spec, room.saturating_sub(properties.len()));
+    let len = (out.here() - start).min(0xffff) as u16;
+    out.set_u16(len_at, len);
+    out.put(&properties);
+}
+
+/// As many buckets as have room in `room` bytes.
+fn put_buckets(out: &mut Vec<u8>, version: Version, spec: &GroupSpec, room: usize) {
+    let start = out.here();
+    for bucket in &spec.buckets {
+        let at = out.here();
+        put_bucket(out, version, spec.kind, bucket);
+        if out.here() - start > room {
+            return out.truncate(at);
+        }
     }
 }
 
 /// How long the entry of a group in OFPMP_GROUP_DESC is, in OpenFlow 1.5.
 pub(super) fn desc_len(spec: &GroupSpec) -> usize {
     let mut out = vec![0; DESC_HEAD];
-    put_spec15(&mut out, Version::V1_5, LEN_IN_DESC, spec);
+    put_spec15(&mut out, Version::V1_5, LEN_IN_DESC, spec, usize::MAX);
     out.len()
 }
 
@@ -317,7 +334,7 @@ pub(super) fn pull_desc(r: &mut Reader, version: Version) -> Result<GroupDesc, O
     Ok(GroupDesc { group, spec })
 }
 
-/// Writes an entry of OFPMP_GROUP_DESC.
+/// Writes an entry of OFPMP_GROUP_DESC. A group that has grown beyond what an entry can tell of is described as far as there is room.
 pub(super) fn put_desc(out: &mut Vec<u8>, version: Version, g: &GroupDesc) {
     let start = out.here();
     out.u16(0);
@@ -326,9 +343,9 @@ pub(super) fn put_desc(out: &mut Vec<u8>, version: Version, g: &GroupDesc) {
     if new_form(version) {
         let len_at = out.here();
         out.zeros(8);
-        put_spec15(out, version, len_at, &g.spec);
+        put_spec15(out, version, len_at, &g.spec, MOST_IN_REPLY);
     } else {
-        g.spec.buckets.iter().for_each(|b| put_bucket(out, version, g.spec.kind, b));
+        put_buckets(out, version, &g.spec, MOST_IN_REPLY);
     }
     out.close(start, 0);
 }
@@ -355,7 +372,7 @@ pub(super) fn pull_stats(r: &mut Reader, version: Version) -> Result<GroupStats,
     Ok(GroupStats { group, ref_count, packet_count, byte_count, duration, buckets })
 }
 
-/// Writes an entry of OFPMP_GROUP.
+/// Writes an entry of OFPMP_GROUP, with the counters of as many buckets as there is room for.
 pub(super) fn put_stats(out: &mut Vec<u8>, version: Version, g: &GroupStats) {
     let start = out.here();
     out.zeros(4);
@@ -367,7 +384,7 @@ pub(super) fn put_stats(out: &mut Vec<u8>, version: Version, g: &GroupStats) {
     if has_age(version) {
         put_duration(out, g.duration.unwrap_or_default());
     }
-    for &(packets, bytes) in &g.buckets {
+    for &(packets, bytes) in g.buckets.iter().take((MOST_IN_REPLY - (out.here() - start)) / 16) {
         out.u64(packets);
         out.u64(bytes);
     }

@@ -55,9 +55,6 @@ pub const HEADER_LEN: usize = 8;
 /// The most bytes that a message can have.
 pub const MAX_LEN: usize = 0xffff;
 
-/// Bytes of struct ofp_multipart_reply, without the header of messages.
-const MULTIPART_HEAD: usize = 8;
-
 /// How many bytes of a message an error about it quotes (OpenFlow 1.3.5 section 7.4.4: at least 64): all, as OVS
 /// does, unless the error would be too long to be a message.
 pub const ERROR_QUOTE_LEN: usize = MAX_LEN - 32;
@@ -422,9 +419,9 @@ pub fn encode_all(message: &Message, options: DecodeOptions) -> Result<Encoded, 
     Ok(Encoded { messages, left_out: reply.left_out })
 }
 
-/// Whether a message of OpenFlow 1.5 has room for the description of a group.
-pub fn group_fits(spec: &GroupSpec) -> bool {
-    HEADER_LEN + MULTIPART_HEAD + group::desc_len(spec) <= MAX_LEN
+/// How long the description of a group is, in OpenFlow 1.5, where a message has room for it.
+pub fn group_len(spec: &GroupSpec) -> usize {
+    group::desc_len(spec)
 }
 
 /// The header, with a length that [`close`] fills in.

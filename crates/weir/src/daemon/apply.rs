@@ -261,12 +261,13 @@ impl LiveSwitch {
         let addressed = self.address_local(&bridge, settings);
         self.configure(&bridge, settings);
         bridge.set_export(&settings.export);
+        let optioned = self.set_local_options(&bridge, settings);
         if bridge.port(OfPort::LOCAL).is_some() {
             bridge.set_port_vlan(OfPort::LOCAL, port_vlan(&settings.local_vlans)).map_err(|e| e.to_string())?;
             let multicast = settings.local_mcast_snooping;
             bridge.set_port_multicast(OfPort::LOCAL, multicast).map_err(|e| e.to_string())?;
         }
-        addressed
+        addressed.and(optioned)
     }
 
     /// Gives the LOCAL port the bridge's address.

@@ -13,7 +13,7 @@ use tunnel::config::{Config, Kind, text_of};
 use super::address::{set_ipv4, stable_mac};
 use super::apply::{LiveSwitch, StepResult, set_qos_of_new, short_number};
 use super::missing::Seen;
-use crate::config::desired::{self, BridgeSettings, Interface};
+use crate::config::desired::{self, BridgeSettings, Interface, LocalKind};
 use crate::config::policing::Policing;
 use crate::config::shaping;
 
@@ -38,14 +38,30 @@ pub struct Lost {
 
 impl LiveSwitch {
     pub(super) fn open_local(&self, bridge: &str, settings: &BridgeSettings) -> Result<Arc<dyn ports::Port>, String> {
-        let mut spec = registry::PortSpec::new(bridge, settings.local_kind.name());
-        spec.mac = Some(self.bridge_mac(bridge, settings));
-        spec.options = settings.local_options.clone();
+        let spec = self.local_spec(bridge, settings);
         let device = registry::open(&spec, &self.engine.env).map_err(|e| format!("LOCAL port: {e}"))?;
         if let Some(config) = &settings.local_ipv4 {
             set_ipv4(bridge, &*device, config, None);
         }
         Ok(device)
+    }
+
+    fn local_spec(&self, bridge: &str, settings: &BridgeSettings) -> registry::PortSpec {
+        let mut spec = registry::PortSpec::new(bridge, settings.local_kind.name());
+        spec.mac = Some(self.bridge_mac(bridge, settings));
+        spec.options = settings.local_options.clone();
+        spec
+    }
+
+    /// Has the LOCAL port take its options. A device that cannot do so as it is is closed, and opened again as one that has gone. Only
+    /// dummy ports have any.
+    pub(super) fn set_local_options(&self, bridge: &ofproto::Bridge, settings: &BridgeSettings) -> StepResult {
+        let local = bridge.port(OfPort::LOCAL).and_then(|port| port.device).filter(|device| !device.is_gone());
+        let Some(local) = local.filter(|_| settings.local_kind == LocalKind::DummyInternal) else { return Ok(()) };
+        match registry::set_options(&*local, &self.local_spec(bridge.name(), settings)).map_err(|e| e.to_string())? {
+            true => Ok(()),
+            false => bridge.close_device(OfPort::LOCAL).map_err(|e| e.to_string()),
+        }
     }
 
     pub(super) fn open(&self, name: &str, interface: &Interface) -> Result<Device, String> {

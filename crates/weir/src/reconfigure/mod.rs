@@ -179,10 +179,9 @@ fn plan_removals(name: &str, old: &Bridge, new: Option<&Bridge>, numbers: &Numbe
     }
 }
 
-/// Whether the device of a LOCAL port can stay.
+/// Whether the LOCAL port can stay. It takes other options as it is, or else has its device opened again.
 fn keeps_local(old: &BridgeSettings, new: &BridgeSettings) -> bool {
-    let is = |of: &BridgeSettings| (of.local, of.local_kind, of.local_options.clone());
-    old.local && is(old) == is(new)
+    old.local && new.local && old.local_kind == new.local_kind
 }
 
 fn plan_additions(name: &str, old: Option<&Bridge>, new: &Bridge, numbers: &Numbers, steps: &mut Vec<ReconfigureStep>) {
