@@ -91,6 +91,7 @@ impl Bridge {
                 }
                 Bundled::Packet(_) => Ok(()),
             };
+            transaction.end_message();
             changes = transaction.suspend();
             applied.and(if changes.effort > MAX_EFFORT { Err(OfError::OFPBFC_MSG_TOO_MANY) } else { Ok(()) })
         };

@@ -500,6 +500,17 @@ fn what_was_learnt_goes_with_the_last_flow_that_learns_it() {
     assert_eq!(ports(&bridge), [2, 10]);
     bridge.flow_mod(&flow(FlowModCommand::Modify, 2, learn(8))).unwrap();
     assert_eq!(ports(&bridge), [2]);
+    // In a bundle, before one comes that learns the same; what the bundle adds itself stays.
+    let learnt = |port| FlowMod { new_cookie: Some(Cookie(8)), ..add(port, vec![]) };
+    bridge.flow_mod(&learnt(10)).unwrap();
+    let delete = |port| flow(FlowModCommand::Delete, port, vec![]);
+    let bundle = [delete(2), add(3, learn(8)), learnt(11)];
+    bridge.commit(&bundle, |change| Ok(Bundled::Flow(Box::new(change.clone())))).unwrap();
+    assert_eq!(ports(&bridge), [3, 11]);
+    // Where it fails, all is as it was.
+    let bundle = [delete(3), flow(FlowModCommand::Add, 4, vec![Action::Group(GroupId(9))])];
+    bridge.commit(&bundle, |change| Ok(Bundled::Flow(Box::new(change.clone())))).unwrap_err();
+    assert_eq!(ports(&bridge), [3, 11]);
 }
 
 /// Looks, when the tables are not locked any more, whether what went is still there.

@@ -189,14 +189,24 @@ impl<'a> Transaction<'a> {
     /// to later transactions. Returns the
     /// changes of rules, for those who are told, and whether a datapath flow may depend on the changes.
     pub fn commit(mut self) -> (Vec<RuleChange>, bool) {
-        self.remove_orphans();
+        self.remove_orphans(0);
         (self.rule_changes, self.affects_flows)
     }
 
-    /// Removes the flows that removed rules had learnt. These may have learnt others, which are removed as well.
-    fn remove_orphans(&mut self) {
+    /// Ends one message of a transaction of several. As in OVS, what its removed rules had learnt goes before the next message, which may add a
+    /// rule that learns the same: OVN replaces rules so.
+    pub fn end_message(&mut self) {
+        if self.whole {
+            self.remove_orphans(self.orphaned_before);
+        }
+    }
+
+    /// Removes the flows that removed rules had learnt, but for the first `left` kinds of them. These may have learnt others, which are
+    /// removed as well.
+    fn remove_orphans(&mut self, left: usize) {
         let mut room = if self.whole { usize::MAX } else { ORPHANS };
         while room > 0
+            && self.bridge.orphaned.len() > left
             && let Some((table, cookie)) = self.bridge.orphaned.pop()
         {
             if self.bridge.learners.contains_key(&(table, cookie)) {
