@@ -1,6 +1,6 @@
 //! A connection's bundles: messages that wait until they are committed together (OpenFlow 1.4 section 6.8).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use openflow::bundle::{BundleControlKind, BundleFlags};
@@ -16,11 +16,11 @@ use crate::connection::budget::Charge;
 /// sends them again without end where that is refused. All connections together have a limit of their own ([`Switch`](crate::Switch)).
 pub(super) const MAX_BYTES: usize = 1 << 30;
 
-/// Most bundles of a connection.
-const MAX_BUNDLES: usize = 256;
+/// Most bundles of a connection: Antrea opens one for each of the changes that it makes at a time, and OVS knows no limit.
+const MAX_BUNDLES: usize = 65_536;
 
 /// What a bundle takes beside its messages, about.
-const BUNDLE_BYTES: usize = 256;
+const BUNDLE_BYTES: usize = 384;
 
 /// How much is kept of the message that has opened a bundle.
 const QUOTED: usize = 64;
@@ -28,7 +28,10 @@ const QUOTED: usize = 64;
 /// What a message takes beside its bytes, about: its place in the list that the commit goes through.
 const MESSAGE_BYTES: usize = 32;
 
-/// Bytes that are allocated at a time for messages; the longest one fits.
+/// Bytes that are allocated at first for the messages of a bundle, where the first one needs no more.
+const FIRST_CHUNK: usize = 512;
+
+/// Bytes that are allocated at a time for messages of a bundle that has many; the longest one fits.
 const CHUNK: usize = 64 << 10;
 
 /// The bundles of a connection.
@@ -37,6 +40,8 @@ const CHUNK: usize = 64 << 10;
 /// the memory. The commit decodes them again, one after the other.
 pub(super) struct Bundles {
     open: BTreeMap<u32, Bundle>,
+    /// Their numbers by when they were used, so that what is due is found without a look at all.
+    by_use: BTreeSet<(Time, u32)>,
     /// What all of them take.
     memory: Charge,
 }
@@ -55,20 +60,25 @@ struct Bundle {
 }
 
 impl Bundle {
-    /// What a message of this length takes: its place in the list, and a chunk where the last one has no room.
-    fn bytes_for(&self, len: usize) -> usize {
-        let fits = self.chunks.last().is_some_and(|chunk| CHUNK - chunk.len() >= len);
-        MESSAGE_BYTES + if fits { 0 } else { CHUNK }
+    /// The length of the chunk that a message of this length needs, where the last one has no room.
+    fn new_chunk(&self, len: usize) -> Option<usize> {
+        let fits = self.chunks.last().is_some_and(|chunk| chunk.capacity() - chunk.len() >= len);
+        (!fits).then(|| self.charged.clamp(FIRST_CHUNK, CHUNK).max(len))
     }
 
-    fn push(&mut self, message: &[u8], charged: usize) {
-        if charged >= CHUNK {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+    /// What a message of this length takes: its place in the list, and a chunk where the last one has no room.
+    fn bytes_for(&self, len: usize) -> usize {
+        MESSAGE_BYTES + self.new_chunk(len).unwrap_or(0)
+    }
+
+    fn push(&mut self, message: &[u8]) {
+        self.charged += self.bytes_for(message.len());
+        if let Some(len) = self.new_chunk(message.len()) {
+            self.chunks.push(Vec::with_capacity(len));
         }
         if let Some(chunk) = self.chunks.last_mut() {
             chunk.extend_from_slice(message);
         }
-        self.charged += charged;
     }
 
     /// The messages, in the order in which they came.
@@ -89,25 +99,40 @@ impl Bundle {
 
 impl Bundles {
     pub fn new(memory: Charge) -> Bundles {
-        Bundles { open: BTreeMap::new(), memory }
+        Bundles { open: BTreeMap::new(), by_use: BTreeSet::new(), memory }
     }
 
     fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&id)?;
+        self.by_use.remove(&(bundle.used, id));
         self.memory.shrink(BUNDLE_BYTES + bundle.charged);
         Some(bundle)
     }
 
     /// Discards bundles that have not been used for long. Returns the beginnings of the messages that had opened them.
     fn expire(&mut self, now: Time, idle: Duration) -> Vec<Vec<u8>> {
-        let idle = self.open.iter().filter(|(_, bundle)| now.since(bundle.used) >= idle);
-        let idle: Vec<u32> = idle.map(|(&id, _)| id).collect();
-        idle.into_iter().filter_map(|id| self.remove(id)).map(|bundle| bundle.opened_by).collect()
+        let mut expired = Vec::new();
+        while let Some(&(used, id)) = self.by_use.first()
+            && now.since(used) >= idle
+            && let Some(bundle) = self.remove(id)
+        {
+            expired.push(bundle.opened_by);
+        }
+        expired
     }
 
     /// When the next one expires that is not used until then.
     pub fn next_expiry(&self, idle: Duration) -> Option<Time> {
-        self.open.values().map(|bundle| bundle.used + idle).min()
+        self.by_use.first().map(|&(used, _)| used + idle)
+    }
+
+    /// A bundle that is there has been used.
+    fn touch(&mut self, id: u32, now: Time) {
+        if let Some(bundle) = self.open.get_mut(&id).filter(|bundle| bundle.used != now) {
+            self.by_use.remove(&(bundle.used, id));
+            bundle.used = now;
+            self.by_use.insert((now, id));
+        }
     }
 
     /// The bundle with this number, which is opened if it is not there.
@@ -121,13 +146,9 @@ impl Bundles {
         if !self.open.contains_key(&id) && (self.open.len() >= MAX_BUNDLES || !self.grow(BUNDLE_BYTES)) {
             return Err(OfError::OFPBFC_OUT_OF_BUNDLES);
         }
-        Ok(self.open.entry(id).or_insert_with(|| Bundle {
-            flags,
-            closed: false,
-            used: now,
-            opened_by: opened_by(),
-            chunks: Vec::new(),
-            charged: 0,
+        Ok(self.open.entry(id).or_insert_with(|| {
+            self.by_use.insert((now, id));
+            Bundle { flags, closed: false, used: now, opened_by: opened_by(), chunks: Vec::new(), charged: 0 }
         }))
     }
 
@@ -172,7 +193,8 @@ impl Session {
                     self.bundles.remove(control.bundle);
                     return Err(OfError::OFPBFC_BUNDLE_CLOSED);
                 }
-                (bundle.closed, bundle.used) = (true, now);
+                bundle.closed = true;
+                self.bundles.touch(control.bundle, now);
                 CloseReply
             }
             CommitRequest => {
@@ -215,13 +237,13 @@ impl Session {
             self.bundles.remove(add.bundle);
             return Err(problem);
         }
-        bundle.used = now;
         let bytes = bundle.bytes_for(add.message.len());
+        self.bundles.touch(add.bundle, now);
         if !self.bundles.grow(bytes) {
             return Err(OfError::OFPBFC_MSG_TOO_MANY);
         }
         let bundle = self.bundles.open.get_mut(&add.bundle).ok_or(OfError::OFPBFC_BAD_ID)?;
-        bundle.push(&add.message, bytes);
+        bundle.push(&add.message);
         Ok(())
     }
 

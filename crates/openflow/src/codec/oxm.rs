@@ -417,6 +417,11 @@ pub(crate) fn put_entries(out: &mut Vec<u8>, version: Version, m: &Match) {
             Field::InPortOxm => {}
             Field::NwTos if new => {}
             Field::IpDscp if !new => {}
+            _ if version >= Version::V1_5 && (Field::Reg0..=Field::Reg15).contains(&field) => {
+                if let Some(pair) = packet_register(field) {
+                    put_one(out, version, m, pair);
+                }
+            }
             _ => put_one(out, version, m, field),
         }
         if field == Field::DlType {
@@ -428,6 +433,23 @@ pub(crate) fn put_entries(out: &mut Vec<u8>, version: Version, m: &Match) {
             put_tun(out, value);
         }
     }
+}
+
+/// The packet register that begins with this register: OpenFlow 1.5 section 7.2.3.10 has registers of 64 bits, of which each is
+/// two of Nicira's. OVS says what registers hold by these from that version on, and its clients look for them there.
+fn packet_register(register: Field) -> Option<Field> {
+    use Field::*;
+    let pairs = [
+        (Reg0, Xreg0),
+        (Reg2, Xreg1),
+        (Reg4, Xreg2),
+        (Reg6, Xreg3),
+        (Reg8, Xreg4),
+        (Reg10, Xreg5),
+        (Reg12, Xreg6),
+        (Reg14, Xreg7),
+    ];
+    pairs.iter().find(|(first, _)| *first == register).map(|&(_, pair)| pair)
 }
 
 fn put_one(out: &mut Vec<u8>, version: Version, m: &Match, field: Field) {

@@ -319,10 +319,24 @@ fn bundles_take_no_more_memory_than_there_is_for_all_connections() {
 #[test]
 fn a_connection_has_no_more_than_so_many_bundles() {
     let s = &mut session(&bridge(), ConnectionKind::Service, Version::V1_4);
-    let opened = (0..10_000).take_while(|&id| {
+    let opened = (0..100_000).take_while(|&id| {
         matches!(tell(s, bundle_control(id, BundleControlKind::OpenRequest))[0].body, Body::BundleControl(_))
     });
-    assert_eq!(opened.count(), 256);
-    let refused = tell(s, bundle_control(20_000, BundleControlKind::OpenRequest));
+    assert_eq!(opened.count(), 65_536);
+    let refused = tell(s, bundle_control(200_000, BundleControlKind::OpenRequest));
     assert_eq!(error(&refused[0].body), OfError::OFPBFC_OUT_OF_BUNDLES);
+    // All of them can have a message, and expire in the order in which they were used.
+    let second = START + Duration::from_secs(1);
+    (0..65_536).for_each(|id| {
+        let body = bundle_add(s, id, id);
+        let message = encode(&Message::new(Version::V1_4, 77, body), s.options).unwrap();
+        s.receive(&message, if id < 100 { second } else { START });
+        assert_eq!(s.output(), []);
+    });
+    let idle = s.bridge.bundle_idle();
+    assert_eq!(s.bundles.next_expiry(idle), Some(START + idle));
+    s.expire_bundles(START + idle);
+    assert_eq!(s.bundles.next_expiry(idle), Some(second + idle));
+    s.expire_bundles(second + idle);
+    assert_eq!((s.bundles.next_expiry(idle), s.bundles.grow(MAX_BYTES)), (None, true));
 }

@@ -39,7 +39,7 @@ pub(super) fn pull_ct(r: &mut Reader, ctx: Context) -> Result<Action, OfError> {
         CtZone::Immediate(zone)
     } else {
         let (ofs, n_bits) = subfield::unpack(zone);
-        let src = subfield::part(subfield::pull_field(&mut zone_src)?, ofs, n_bits)?;
+        let src = subfield::part(subfield::pull_short_field(&mut zone_src)?, ofs, n_bits)?;
         if src.n_bits != 16 {
             return Err(OFPBAC_BAD_SET_LEN);
         }
@@ -204,7 +204,7 @@ fn pull_learn_spec(r: &mut Reader, header: u16) -> Result<LearnSpec, OfError> {
         return Err(OFPBAC_BAD_ARGUMENT);
     }
     let range = |r: &mut Reader| -> Result<Subfield, OfError> {
-        let field = subfield::pull_field(r)?;
+        let field = subfield::pull_short_field(r)?;
         subfield::part(field, r.u16()?, n_bits)
     };
     let mut value = 0;

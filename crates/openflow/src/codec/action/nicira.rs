@@ -136,7 +136,7 @@ fn pull_reg_move(r: &mut Reader) -> Result<Action, OfError> {
 
 fn pull_reg_load(r: &mut Reader) -> Result<Action, OfError> {
     let (ofs, n_bits) = subfield::unpack(r.u16()?);
-    let field = subfield::pull_field(&mut r.sub(4)?)?;
+    let field = subfield::pull_short_field(r)?;
     let dst = subfield::writable(subfield::part(field, ofs, n_bits)?)?;
     let value = r.u64()?;
     if u128::from(value) > dst.max() {
@@ -160,7 +160,7 @@ fn pull_stack(r: &mut Reader) -> Result<Subfield, OfError> {
 
 fn pull_output_reg(r: &mut Reader) -> Result<Action, OfError> {
     let (ofs, n_bits) = subfield::unpack(r.u16()?);
-    let field = subfield::pull_field(&mut r.sub(4)?)?;
+    let field = subfield::pull_short_field(r)?;
     let action = Action::OutputReg { src: subfield::part(field, ofs, n_bits)?, max_len: r.u16()? };
     r.zeros(6, OFPBAC_BAD_ARGUMENT)?;
     Ok(action)
@@ -191,7 +191,7 @@ fn pull_multipath(r: &mut Reader) -> Result<Action, OfError> {
     let (max_link, arg) = (r.u16()?, r.u32()?);
     r.skip(2)?;
     let (ofs, n_bits) = subfield::unpack(r.u16()?);
-    let dst = subfield::writable(subfield::part(subfield::pull_field(r)?, ofs, n_bits)?)?;
+    let dst = subfield::writable(subfield::part(subfield::pull_short_field(r)?, ofs, n_bits)?)?;
     if dst.n_bits < 16 && u32::from(max_link) + 1 > 1 << dst.n_bits {
         return Err(OFPBAC_BAD_ARGUMENT);
     }
@@ -216,7 +216,7 @@ fn pull_bundle(r: &mut Reader, load: bool) -> Result<Action, OfError> {
     r.zeros(4, OFPBAC_BAD_ARGUMENT)?;
     let dst = if load {
         let (ofs, n_bits) = subfield::unpack(ofs_nbits);
-        let dst = subfield::part(subfield::pull_field(&mut dst_header)?, ofs, n_bits)?;
+        let dst = subfield::part(subfield::pull_short_field(&mut dst_header)?, ofs, n_bits)?;
         // A port has to fit.
         if dst.n_bits < 16 {
             return Err(OFPBAC_BAD_ARGUMENT);

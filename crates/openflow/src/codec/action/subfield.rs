@@ -2,7 +2,7 @@
 
 use packet::flow::field::Oxm;
 
-use super::super::oxm::{self, FieldUse};
+use super::super::oxm::{self, FieldUse, Header};
 use super::super::wire::{Put, Reader};
 use crate::error::OfError::{self, *};
 use crate::matching::{AnyField, Subfield};
@@ -11,10 +11,29 @@ use crate::types::Version;
 
 /// Reads a header, without a mask.
 pub(super) fn pull_field(r: &mut Reader) -> Result<AnyField, OfError> {
-    let header = oxm::pull_header(r).map_err(|e| if e == OFPBMC_BAD_LEN { OFPBAC_BAD_SET_LEN } else { e })?;
+    let header = pull_header(r)?;
     if header.masked {
-        return Err(OFPBAC_BAD_SET_TYPE);
+        return Err(OFPBMC_BAD_MASK);
     }
+    field_of(header)
+}
+
+/// Reads a header where OVS takes one of a field with a mask for the same: in the actions that have had four bytes for it since before
+/// there were longer ones. Clients send such headers (Antrea in `learn`).
+pub(super) fn pull_short_field(r: &mut Reader) -> Result<AnyField, OfError> {
+    let header = pull_header(&mut r.sub(4)?)?;
+    let parts = if header.masked { 2 } else { 1 };
+    if !header.payload.is_multiple_of(parts) {
+        return Err(OFPBAC_BAD_SET_LEN);
+    }
+    field_of(Header { masked: false, payload: header.payload / parts, ..header })
+}
+
+fn pull_header(r: &mut Reader) -> Result<Header, OfError> {
+    oxm::pull_header(r).map_err(|e| if e == OFPBMC_BAD_LEN { OFPBAC_BAD_SET_LEN } else { e })
+}
+
+fn field_of(header: Header) -> Result<AnyField, OfError> {
     match TunField::from_oxm(header.oxm) {
         // Any length will do: the bridge's table says how long it is.
         Some(tun) => Ok(AnyField::Tun(TunField { len: header.payload.min(tun.len.into()) as u8, ..tun })),

@@ -56,6 +56,30 @@ fn a_dec_ttl_that_names_no_controller_is_none() {
     assert_eq!(acted(&dec_ttl(1)), OFPBAC_BAD_LEN);
 }
 
+/// Antrea names fields of `learn` by headers that have a mask, and so lengths for two values.
+#[test]
+fn headers_with_a_mask_name_fields_where_there_were_always_four_bytes_for_them() {
+    let learn = |header: [u8; 4]| {
+        let mut action = [&[0xff, 0xff, 0, 48, 0, 0, 0x23, 0x20, 0, 16], &[0; 22][..]].concat();
+        action.extend_from_slice(&[0x20, 16, 8, 0]);
+        action.extend_from_slice(&header);
+        action.resize(48, 0);
+        applied(&action)
+    };
+    // NXM_OF_ETH_TYPE without a mask and with one, and with lengths that it does not have.
+    assert_eq!(learn([0, 0, 3 << 1 | 1, 4]), learn([0, 0, 3 << 1, 2]));
+    assert!(learn([0, 0, 3 << 1, 2]).is_ok());
+    assert_eq!(learn([0, 0, 3 << 1 | 1, 2]), Err(OFPBAC_BAD_SET_LEN));
+    assert_eq!(learn([0, 0, 3 << 1 | 1, 5]), Err(OFPBAC_BAD_SET_LEN));
+    // Not in actions that OVS has made since: push of NXM_NX_REG0.
+    let push = |header: [u8; 4]| {
+        let head = [0xff, 0xff, 0, 24, 0, 0, 0x23, 0x20, 0, 27, 0, 0];
+        applied(&[&head[..], &header, &[0, 32, 0, 0, 0, 0, 0, 0]].concat())
+    };
+    assert!(push([0, 1, 0, 4]).is_ok());
+    assert_eq!(push([0, 1, 1, 8]), Err(OFPBMC_BAD_MASK));
+}
+
 #[test]
 fn headers() {
     assert_eq!(error(1, 99, &[]), OFPBRC_BAD_TYPE);
