@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -125,6 +126,42 @@ def test_what_runs_is_written_back(ovs):
     assert "netdev" in ovs.get("open", ".", "datapath_types")
     ovs.appctl("netdev-dummy/set-admin-state", "p1", "down")
     until(lambda: ovs.get("interface", "p1", "admin_state") == "down", what="the new state")
+
+
+def test_a_port_does_not_get_the_number_of_another_one_of_its_name(ovs):
+    """Who waits for the number of a port finds its own, whatever was there before under its name."""
+    ovs.start()
+    dummy_bridge(ovs)
+    ovs.expect("requires valid .remote_ip. argument")
+    local = ovs.get("port", "br0", "_uuid")
+
+    def replaced(interface):
+        ports = ["set", [["uuid", local], ["named-uuid", "port"]]]
+        ports = {"op": "update", "table": "Bridge", "where": [["name", "==", "br0"]], "row": {"ports": ports}}
+        port = {"name": "p", "interfaces": ["named-uuid", "interface"]}
+        return [{"op": "insert", "table": "Interface", "row": {"name": "p", **interface}, "uuid-name": "interface"},
+                {"op": "insert", "table": "Port", "row": port, "uuid-name": "port"}, ports]
+
+    of_p = {"table": "Interface", "where": [["name", "==", "p"]], "columns": ["ofport", "error"]}
+    asked = [{"op": "wait", "until": "!=", "rows": [{"ofport": ["set", []]}], "timeout": 20_000, **of_p, "columns": ["ofport"]},
+             {"op": "select", **of_p}]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(30)
+        server.connect(str(ovs.dir / "db.sock"))
+        for n in range(40):
+            for operations in replaced({"type": "vxlan"}), replaced({"type": "dummy"}), asked:
+                server.sendall(json.dumps({"method": "transact", "id": n, "params": ["Open_vSwitch", *operations]}).encode())
+            said, decoder, answers = "", json.JSONDecoder(), []
+            while len(answers) < 3:
+                said += server.recv(65536).decode()
+                while said:
+                    try:
+                        answer, end = decoder.raw_decode(said)
+                    except ValueError:
+                        break
+                    answers, said = [*answers, answer], said[end:].lstrip()
+            (row,) = answers[2]["result"][1]["rows"]
+            assert row["ofport"] != -1 and row["error"] == ["set", []], (n, row)
 
 
 def test_who_adds_a_port_finds_its_counters_at_once(ovs):

@@ -236,7 +236,8 @@ pub(crate) fn prereq_met(m: &Match, prereq: Prereq) -> bool {
     };
     let of = |proto: u128| ip() && m.exact(Field::NwProto) == Some(proto);
     let l4 = |proto: u128| of(proto) && not_later();
-    let nd = |kind: u128| m.exact(Field::Icmpv6Type) == Some(kind) && matches!(m.exact(Field::Icmpv6Code), Some(0));
+    // As in OVS, the code need not be said to be zero; it must not be said to be something else.
+    let nd = |kind: u128| m.exact(Field::Icmpv6Type) == Some(kind) && m.get(Field::Icmpv6Code).0 == 0;
     // As in OVS, of ICMP a later fragment's may be asked for: they are zero.
     let icmpv6 = || dl_type() == Some(0x86dd) && of(58);
     let tracked = || ct_valid(&m.key.masked(&m.mask), &m.mask);

@@ -80,6 +80,19 @@ fn headers_with_a_mask_name_fields_where_there_were_always_four_bytes_for_them()
     assert_eq!(push([0, 1, 1, 8]), Err(OFPBMC_BAD_MASK));
 }
 
+/// Neutron's flows against spoofed neighbour advertisements have no code.
+#[test]
+fn neighbour_discovery_needs_no_code_but_no_other_than_zero() {
+    let nd = |code: &[u8]| {
+        let kind = [0x80, 0, 5 << 1, 2, 0x86, 0xdd, 0x80, 0, 10 << 1, 1, 58, 0x80, 0, 29 << 1, 1, 136];
+        flow_mod(&[&kind[..], code, &[0x80, 0, 31 << 1, 16], &[9; 16]].concat(), &[])
+    };
+    let Body::FlowMod(flow) = nd(&[]).expect("a flow").body else { panic!("no flow") };
+    assert_eq!(flow.matching.exact(Field::NdTarget), Some(u128::from_be_bytes([9; 16])));
+    assert!(nd(&[0x80, 0, 30 << 1, 1, 0]).is_ok());
+    assert_eq!(nd(&[0x80, 0, 30 << 1, 1, 1]), Err(OFPBMC_BAD_PREREQ));
+}
+
 #[test]
 fn headers() {
     assert_eq!(error(1, 99, &[]), OFPBRC_BAD_TYPE);

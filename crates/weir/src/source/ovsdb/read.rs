@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use datapath::{AutoBalance, RxPolicy, Topology, TrtcmPolicer};
 use openflow::{Version, Versions};
-use ovsdb::{Atom, Replica, Row};
+use ovsdb::{Atom, Replica, Row, Uuid};
 use ports::{Qos, registry};
 use protocols::spanning_tree::Protocol;
 
@@ -55,6 +55,8 @@ pub struct DatabaseState {
     pub refusals: BTreeSet<String>,
     /// The number of the configuration (`next_cfg`).
     pub next_cfg: i64,
+    /// The rows of bridges, ports and interfaces that it was read from. One of the same name that comes later is another one's.
+    pub rows: BTreeSet<Uuid>,
 }
 
 /// Which interfaces become dummy ports (`--enable-dummy`).
@@ -90,6 +92,8 @@ pub fn read(replica: &Replica, rules: &Rules, may_wait: bool) -> DatabaseState {
     let Some(root) = replica.rows("Open_vSwitch").next() else { return DatabaseState::default() };
     let mut state = DatabaseState { next_cfg: root.integer("next_cfg").unwrap_or(0), ..DatabaseState::default() };
     state.notes = unsupported::notes(replica);
+    let rows = ["Bridge", "Port", "Interface"].iter().flat_map(|table| replica.rows(table));
+    state.rows = rows.map(|row| row.uuid()).collect();
     state.desired.workers = state.workers(root, &rules.topology);
     state.desired.datapath = state.datapath(root);
     state.desired.conntrack = state.conntrack(replica, root);

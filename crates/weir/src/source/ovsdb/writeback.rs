@@ -112,7 +112,7 @@ impl Writer<'_> {
     }
 
     async fn bridge(&mut self, row: &Row, steps: &mut Steps) {
-        let Some(name) = row.string("name") else { return };
+        let Some(name) = row.string("name").filter(|_| self.is_known(row)) else { return };
         let bridge = self.bridges.get(name).cloned();
         let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
         let version = if bridge.is_some() { "<built-in>" } else { "" };
@@ -120,7 +120,8 @@ impl Writer<'_> {
         self.update(row, spanning_tree::bridge_columns(bridge.as_ref()));
         let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
         let ports: HashMap<_, _> = ports.iter().map(|info| (info.name.as_str(), info)).collect();
-        let rows: Vec<_> = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid)).collect();
+        let rows = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid));
+        let rows: Vec<_> = rows.filter(|port| self.is_known(port)).collect();
         let bonds = bridge.as_ref().map(ofproto::Bridge::bonds).unwrap_or_default();
         for port in rows {
             steps.next().await;
@@ -133,7 +134,7 @@ impl Writer<'_> {
             self.trunks(port);
             self.update(port, [("bond_active_slave", optional(active.map(|mac| format_mac(&mac))))]);
             let interfaces = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
-            for interface in interfaces.collect::<Vec<_>>() {
+            for interface in interfaces.filter(|interface| self.is_known(interface)).collect::<Vec<_>>() {
                 let device = interface.string("name").unwrap_or_default();
                 match (ports.get(device), &bridge) {
                     (Some(info), Some(bridge)) => self.interface(interface, (row, bridge), info),
@@ -295,6 +296,12 @@ impl Writer<'_> {
         ];
         self.update(row, columns);
         self.update(row, path_checks::no_columns());
+    }
+
+    /// Whether the state that has been applied was read from a row. Who removes a port and adds one of the same name does not find the
+    /// number of the former, nor why it could not be opened.
+    fn is_known(&self, row: &Row) -> bool {
+        self.state.rows.contains(&row.uuid())
     }
 
     /// Whether the state that has been applied wants an interface.
