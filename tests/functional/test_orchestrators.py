@@ -1,10 +1,10 @@
-"""What orchestrators send, in the form in which they send it: Neutron's agent and Antrea, whose own tests run Weir as OVS
-(docs/guide/orchestrators.md)."""
+"""What orchestrators send, in the form in which they send it: Neutron's agent and Antrea, whose own tests run Weir as OVS."""
 
 import re
 
 import pytest
 from lib.daemon import dummy_bridge
+from lib.wait import until
 from test_os_ken import Peer
 
 #: IPv6 from fe80::1 to ff02::1, ICMPv6 of a type, code 0 and a target; its checksum is of no consequence.
@@ -116,3 +116,29 @@ def test_antrea_opens_a_thousand_bundles_at_a_time(switch):
     assert {type(answer).__name__ for answer in answers} == {"OFPBundleCtrlMsg"}, answers[-1]
     assert f"flow_count={count}" in switch.ofctl("dump-aggregate", "br0", "table=2")
     controller.close()
+
+
+def test_faucet_hears_that_a_link_has_gone_with_the_port_that_it_has_disabled(ovs, net):
+    """Before OpenFlow 1.5 who disables a port is not told of its configuration, but of its link, as all others are."""
+    ovs.start()
+    host = net.host("10.0.0.1/24")
+    ovs.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev", "--", "add-port", "br0", host.port)
+    number, mac = int(ovs.get("interface", host.port, "ofport")), ovs.get("interface", host.port, "mac_in_use")
+    until(lambda: ovs.get("interface", host.port, "link_state") == "up", what="the link")
+    sender, other = peers = [Peer(ovs, "1_3") for _ in range(2)]
+    for peer in peers:
+        peer.send(peer.p.OFPSetConfig(peer.dp, 0, 0xFFFF))
+        assert peer.ask() == []
+
+    def told(peer):
+        """The next thing that is said of the port: its configuration and its state."""
+        message = peer.comes("OFPPortStatus")
+        return message.desc.config, message.desc.state
+
+    down = sender.o.OFPPC_PORT_DOWN
+    for config, before, after in (down, 0, sender.o.OFPPS_LINK_DOWN), (0, sender.o.OFPPS_LINK_DOWN, sender.o.OFPPS_LIVE):
+        sender.send(sender.p.OFPPortMod(sender.dp, number, mac, config, down, 0))
+        assert [told(other), told(other)] == [(config, before), (config, after)]
+        assert told(sender) == (config, after)
+    for peer in peers:
+        peer.close()

@@ -528,6 +528,10 @@ impl Switch {
         wanted.map(|(_, (_, subscriber))| subscriber.clone()).collect()
     }
 
+    pub(crate) fn subscriber(&self, id: SubscriptionId) -> Option<Arc<dyn Subscriber>> {
+        self.subscribers.read().get(&id).map(|(_, subscriber)| subscriber.clone())
+    }
+
     pub(crate) fn port_status(&self, bridge: BridgeId, reason: PortReason, port: &PortState) {
         let status = PortStatus { reason, desc: port.describe() };
         for subscriber in self.subscribers(bridge) {

@@ -417,7 +417,7 @@ impl Bridge {
         self.port_mod_but(change, None)
     }
 
-    /// As [`port_mod`](Bridge::port_mod), of which one subscriber is not told.
+    /// As [`port_mod`](Bridge::port_mod), of which one subscriber is not told, but is told of the state that the port has then.
     pub(crate) fn port_mod_but(&self, change: &PortMod, but: Option<SubscriptionId>) -> Result<(), OfError> {
         let descs = self.port_descs(change.port);
         let [desc] = &descs[..] else { return Err(OfError::OFPPMFC_BAD_PORT) };
@@ -498,35 +498,49 @@ impl Bridge {
         };
         if !statuses.is_empty() {
             for subscriber in self.switch.subscribers_but(self.id, but) {
-                statuses.iter().for_each(|(status, only_live)| subscriber.port_status(status, *only_live));
+                statuses.iter().for_each(|step| subscriber.port_status(&step.status, step.only_live));
+            }
+            // As in OVS, who has changed the configuration hears of the link, which it cannot know.
+            if let Some(subscriber) = but.and_then(|but| self.switch.subscriber(but)) {
+                let states = statuses.iter().filter(|step| !step.same_state);
+                states.for_each(|step| subscriber.port_status(&step.status, step.only_live));
             }
         }
         self.switch.notify();
     }
 }
 
-/// What is told of a port, and whether nothing else has changed than that it is live. As in OVS, a port is not yet live when it
-/// is added, and its configuration is told before the state that this leads to: controllers may wait for either. Of what
-/// has been told already nothing is said.
-fn in_steps(reason: PortReason, before: Option<&PortDesc>, desc: PortDesc) -> Vec<(PortStatus, bool)> {
+/// What is told of a port at a time.
+struct Step {
+    status: PortStatus,
+    /// Nothing else has changed than that it is live.
+    only_live: bool,
+    /// Its state has not changed.
+    same_state: bool,
+}
+
+/// What is told of a port. As in OVS, a port is not yet live when it is added, and its configuration is told before the
+/// state that this leads to: controllers may wait for either. Of what has been told already nothing is said.
+fn in_steps(reason: PortReason, before: Option<&PortDesc>, desc: PortDesc) -> Vec<Step> {
     let not_live = |state: OfPortState| state - OfPortState::LIVE;
     let mut steps = Vec::new();
     let mut last = before.cloned();
+    let mut first = |same_state: bool, desc: PortDesc| {
+        last = Some(desc.clone());
+        steps.push(Step { status: PortStatus { reason, desc }, only_live: false, same_state });
+    };
     match before {
-        _ if reason == PortReason::Add => {
-            last = Some(PortDesc { state: not_live(desc.state), ..desc.clone() });
-            steps.extend(last.clone().map(|desc| (PortStatus { reason, desc }, false)));
-        }
+        _ if reason == PortReason::Add => first(false, PortDesc { state: not_live(desc.state), ..desc.clone() }),
         Some(before) if before.config != desc.config && before.state != desc.state => {
-            last = Some(PortDesc { state: not_live(before.state), ..desc.clone() });
-            steps.extend(last.clone().map(|desc| (PortStatus { reason, desc }, false)));
+            first(true, PortDesc { state: not_live(before.state), ..desc.clone() });
         }
         _ => {}
     }
     if last.as_ref() != Some(&desc) {
         let without = |desc: &PortDesc| PortDesc { state: not_live(desc.state), ..desc.clone() };
         let only_live = last.as_ref().is_some_and(|last| without(last) == without(&desc));
-        steps.push((PortStatus { reason: PortReason::Modify, desc }, only_live));
+        let same_state = last.as_ref().is_some_and(|last| last.state == desc.state);
+        steps.push(Step { status: PortStatus { reason: PortReason::Modify, desc }, only_live, same_state });
     }
     steps
 }
