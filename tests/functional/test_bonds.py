@@ -8,7 +8,7 @@ import pytest
 from lib.net import run
 from lib.wait import until
 
-EXPECTED = [r"No such device\)?$", r": cannot .*: No such device", r": Network is down", r": No such device or address"]
+EXPECTED = [r"No such device\)?$", r"cannot .*: No such device", r"Network is down", r"No such device or address"]
 
 #: A bond of links to another host, and a host.
 BONDED = """

@@ -388,7 +388,7 @@ def test_frames_move_between_memories(switch):
     """From a socket of Weir's own to DPDK and back, with a kernel that leaves checksums and cutting to others."""
     driver("tap")
     s = switch()
-    s.expect("sw1: No such device")  # it goes with its other end
+    s.expect("sw1.*No such device")  # it goes with its other end
     s.ip("link", "add", "sw1", "type", "veth", "peer", "name", "h1")
     s.ip("link", "set", "sw1", "up")
     s.vsctl("add-port", "br0", "sw1", "--", "set", "interface", "sw1", "ofport_request=1")

@@ -11,7 +11,7 @@ from conftest import until
 from lib.net import run
 from test_vswitchd import ovs  # noqa: F401
 
-EXPECTED = [r"No such device\)?$", r": cannot .*: No such device"]
+EXPECTED = [r"No such device\)?$", r"cannot .*: No such device"]
 
 
 class Toml:

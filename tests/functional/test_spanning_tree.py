@@ -17,7 +17,7 @@ OPTIONS = {
 SETTLED = 60
 
 #: What a device that goes has in the log.
-EXPECTED = [r"No such device\)?$", r": cannot .*: No such device", r": Network is down", r": No such device or address",
+EXPECTED = [r"No such device\)?$", r"cannot .*: No such device", r"Network is down", r"No such device or address",
             r"no interface of this name"]
 
 _links = itertools.count()
