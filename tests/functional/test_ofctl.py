@@ -112,6 +112,17 @@ def test_nxm_match(switch):
         assert any(piece in g for g in got), (piece, got)
 
 
+def test_a_header_without_its_protocol_stands_for_ethernet(switch):
+    """ovs-ofctl asks for Ethernet packets then; OVS tells the flows that look at Ethernet's headers or at what is above."""
+    for match in ("in_port=1", "reg0=1", "dl_src=02:00:00:00:00:01", "ip,nw_src=10.0.0.0/24", "arp"):
+        switch.ofctl("add-flow", "br0", f"table=1,{match},actions=drop")
+    told = switch.ofctl("dump-flows", "br0", "nw_src=10.9.9.9")
+    assert told.count("actions=drop") == 3, told
+    assert all(word in told for word in ("dl_src=02:00:00:00:00:01", "ip,nw_src=10.0.0.0/24", "arp")), told
+    assert "flow_count=3" in switch.ofctl("dump-aggregate", "br0", "tp_src=5")
+    assert len(flows(switch)) == 5
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_errors(switch, version):
     r = lambda *a: switch.ofctl(*a, version=version)

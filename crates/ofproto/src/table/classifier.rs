@@ -102,17 +102,25 @@ pub struct Within {
     /// The layout of the pattern that was looked at last, and what its values have to be, if its mask includes ours: neighbours mostly
     /// share it.
     last: Option<(Arc<Layout>, Option<Agreement>)>,
+    /// Where Ethernet packets are asked for: the same without that, for patterns that look at Ethernet's headers, which match no others.
+    of_ethernet: Option<Box<Within>>,
 }
 
 impl Within {
     /// What `key` under `mask` matches.
     pub fn new(key: &Key, mask: &Mask) -> Within {
         let layout = Arc::new(Layout::new(mask));
-        Within { mask: mask.clone(), criteria: Pattern { values: layout.values(key), layout }, last: None }
+        let of_ethernet = without_ethernet(key, mask).map(|mask| Box::new(Within::new(key, &mask)));
+        Within { mask: mask.clone(), criteria: Pattern { values: layout.values(key), layout }, last: None, of_ethernet }
     }
 
     /// Whether a pattern matches nothing else.
     pub fn contains(&mut self, pattern: &Pattern) -> bool {
+        let of_ethernet = self.of_ethernet.as_mut().filter(|_| looks_at_ethernet(&pattern.mask()));
+        of_ethernet.is_some_and(|within| within.has(pattern)) || self.has(pattern)
+    }
+
+    fn has(&mut self, pattern: &Pattern) -> bool {
         if self.criteria.is_any() {
             return true;
         }
@@ -351,9 +359,20 @@ impl<R: Classified> Classifier<R> {
 
     /// Every rule that matches only packets that `key` under `mask` matches too.
     pub fn iter_within(&self, key: &Key, mask: &Mask) -> impl Iterator<Item = &Arc<R>> {
-        let criteria = self.pattern(key, mask);
-        let (mask, own_mask) = (mask.clone(), mask.clone());
-        self.subtables.iter().filter(move |subtable| includes(&subtable.mask, &mask)).flat_map(move |subtable| {
+        let of_ethernet = without_ethernet(key, mask).map(|mask| self.iter_of(key, mask, looks_at_ethernet));
+        self.iter_of(key, mask.clone(), |_| true).chain(of_ethernet.into_iter().flatten())
+    }
+
+    fn iter_of<'a>(
+        &'a self,
+        key: &Key,
+        mask: Mask,
+        wanted: fn(&Mask) -> bool,
+    ) -> impl Iterator<Item = &'a Arc<R>> + use<'a, R> {
+        let criteria = self.pattern(key, &mask);
+        let own_mask = mask.clone();
+        let is_wanted = move |subtable: &&Subtable<R>| includes(&subtable.mask, &mask) && wanted(&subtable.mask);
+        self.subtables.iter().filter(is_wanted).flat_map(move |subtable| {
             let row = subtable.is_decided_by(&own_mask).then(|| subtable.row(&criteria));
             let others = row.is_none().then(|| {
                 let agreement = subtable.layout.agreement(&criteria.layout, &criteria.values);
@@ -365,13 +384,23 @@ impl<R: Classified> Classifier<R> {
 
     /// Whether a rule can match only packets that the wanted ones include, by the masks alone.
     pub fn may_be_within(&self, wanted: &Within) -> bool {
-        self.subtables.iter().any(|subtable| includes(&subtable.mask, &wanted.mask))
+        let may_be = |mask: &Mask, wanted: &Within| includes(mask, &wanted.mask);
+        self.subtables.iter().any(|Subtable { mask, .. }| {
+            let of_ethernet = wanted.of_ethernet.as_ref().filter(|_| looks_at_ethernet(mask));
+            may_be(mask, wanted) || of_ethernet.is_some_and(|wanted| may_be(mask, wanted))
+        })
     }
 
     /// How many rules have to be looked at for the wanted ones: those that have masks with which they can be among them. Of those with
     /// the same mask, they are in one row.
     pub fn len_within(&self, wanted: &Within) -> usize {
-        let subtables = self.subtables.iter().filter(|subtable| includes(&subtable.mask, &wanted.mask));
+        let of_ethernet = wanted.of_ethernet.as_ref().map_or(0, |wanted| self.len_of(wanted, looks_at_ethernet));
+        of_ethernet + self.len_of(wanted, |_| true)
+    }
+
+    fn len_of(&self, wanted: &Within, is_wanted: fn(&Mask) -> bool) -> usize {
+        let is_wanted = |subtable: &&Subtable<R>| includes(&subtable.mask, &wanted.mask) && is_wanted(&subtable.mask);
+        let subtables = self.subtables.iter().filter(is_wanted);
         let to_look_at = |subtable: &Subtable<R>| match subtable.is_decided_by(&wanted.mask) {
             true => subtable.row(&wanted.criteria).map_or(0, |row| row.rules().len()),
             false => subtable.len,
@@ -587,6 +616,22 @@ fn ethertype(key: &Key) -> u16 {
 
 fn address(layout: &Arc<Layout>) -> usize {
     Arc::as_ptr(layout) as usize
+}
+
+/// The mask without the packet type, where the packet type is Ethernet's, and asked for. Clients ask for it when they ask for a header.
+fn without_ethernet(key: &Key, mask: &Mask) -> Option<Mask> {
+    let is_asked_for = mask.is_exact(Field::PacketType) && key.get(Field::PacketType) == 0;
+    is_asked_for.then(|| {
+        let mut mask = mask.clone();
+        mask.clear(Field::PacketType);
+        mask
+    })
+}
+
+/// Whether rules with this mask match Ethernet packets only, without saying so.
+fn looks_at_ethernet(mask: &Mask) -> bool {
+    let fields = [Field::DlType, Field::DlSrc, Field::DlDst, Field::VlanTci];
+    mask.is_wild(Field::PacketType) && fields.into_iter().any(|field| !mask.is_wild(field))
 }
 
 /// Whether every bit of `b` is in `a`.
