@@ -116,7 +116,7 @@ reasons! {
         Congestion "congestion" "A packet has met congestion in a tunnel, and cannot say so (RFC 6040).";
         TunnelPush "tunnel_push" "No room for the headers of a tunnel, or the packet is too long for them.";
         Meter "meter" "The packet exceeds the rate of a meter.";
-        Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that.";
+        Malformed "malformed" "The frame is to be cut into segments, or short, and has no whole headers for that; or a controller sends one without an Ethernet header.";
     }
     Output {
         NoSuchPort "no_such_port" "The flow sends to a port that has gone, or that never was, or where packets come out of tunnels.";

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datapath::{Action, Datapath, PortNo};
+use datapath::{Action, Datapath, DropReason, PortNo};
 use netstate::state::NetState;
 use openflow::{FlowRemoved, FlowRemovedReason, OfPort, PortReason, PortStatus};
 use packet::flow::VlanLimit;
@@ -58,6 +58,9 @@ use crate::verify::report::Verification;
 use crate::xlate::frozen::Frozen;
 use crate::xlate::trace::Sink;
 use crate::xlate::{self, Input, Interners, LearntFlow, LookUp, Translation, translate, tunnel_metadata};
+
+/// Bytes of an Ethernet header.
+const ETHERNET_HEADER: usize = 14;
 
 /// Settings of the switch.
 #[derive(Clone, Copy, Debug)]
@@ -476,6 +479,10 @@ impl Switch {
         let mut metadata = key.clone();
         let dp_port = port.and_then(|port| port.dp_port).unwrap_or(PortNo(0));
         metadata.common_mut().in_port = dp_port.0.into();
+        // As in OVS, its datapath takes none that is not even an Ethernet header; other switches would see one of zeros.
+        if packet.len() < ETHERNET_HEADER {
+            translation.actions = vec![Action::Drop(DropReason::Malformed)];
+        }
         self.find_drop_site(forwarding, &mut translation, dp_port);
         if let Some(bridge) = bridge {
             tunnel_metadata::encode(&bridge.tlv, &mut metadata);

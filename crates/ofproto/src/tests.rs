@@ -512,6 +512,21 @@ fn packet_out_is_sent_and_counted() {
     assert_eq!(bed.bridge.packet_out(&message(to(1), OfPort::FLOOD)), Err(OfError::OFPBRC_BAD_PORT));
 }
 
+/// POX sends them where it has nothing to send.
+#[test]
+fn a_packet_out_without_an_ethernet_header_is_dropped() {
+    let (bed, _) = bed(2);
+    for data in [vec![], vec![1; 13], vec![1; 14]] {
+        let actions = vec![Action::output(OfPort(1)), Action::output(OfPort(2))];
+        let message = PacketOut { buffer_id: None, in_port: OfPort::CONTROLLER, metadata: Match::any(), actions, data };
+        bed.bridge.packet_out(&message).unwrap();
+    }
+    bed.poll();
+    assert_eq!(bed.sent(), [(OfPort(1), vec![1; 14]), (OfPort(2), vec![1; 14])]);
+    let drops = bed.datapath.stats().workers.iter().map(|w| w.drops.get(DropReason::Malformed)).sum::<u64>();
+    assert_eq!(drops, 2);
+}
+
 #[test]
 fn refusals_have_the_errors_of_the_specification() {
     let (bed, _) = bed(1);
