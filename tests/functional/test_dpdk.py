@@ -61,7 +61,7 @@ class Switch(Ovs):
 
     def error(self, name):
         """Why a port is not there; then the log says it, too."""
-        self.expect(rf"\.port\.{name}: ")
+        self.expect(rf"could not open network device {name} \(")
         return self.get("interface", name, "error")
 
     def flow(self, text):
