@@ -129,4 +129,12 @@ class Browser:
         except subprocess.TimeoutExpired:
             self.proc.kill()
             self.proc.wait()
-        self.profile.cleanup()
+        # Its children end after it, and write there until then.
+        until(self.has_cleaned, what="the browser's files being gone")
+
+    def has_cleaned(self):
+        try:
+            self.profile.cleanup()
+        except OSError:
+            return False
+        return True
