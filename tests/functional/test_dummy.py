@@ -257,9 +257,11 @@ def test_a_change_of_an_address_touches_the_flows_of_that_address(switch):
     receive("p2", b, a)
     until(lambda: touched() == before + 1, what="a flow to the address that was learnt")
     assert actions(b) == ["1"], "where the other is"
+    # What a packet teaches is looked at before or after its own flow is there.
     receive("p2", a, b)
-    until(lambda: touched() == before + 4, what="the flows from and to the address that moved, and the one that has taught it")
     until(lambda: actions(b) == ["drop"], what="both being at one port")
+    moved = touched() - before
+    assert moved in (3, 4), "the flows from and to the address that moved, perhaps the one that has taught it, and no other"
     receive("p2", c, a)
-    until(lambda: touched() == before + 20, what="the flows that were flooded for an address that is known now")
+    until(lambda: touched() == before + moved + 16, what="the flows that were flooded for an address that is known now")
     assert len(set(re.findall(r"02:00:00:00:00:\w\w", switch.appctl("fdb/show", "br0")))) == 19
