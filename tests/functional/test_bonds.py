@@ -53,7 +53,11 @@ class Far:
         return [port for port, _ in self.links]
 
     def set(self, number, state):
-        self.host.run("ip", "link", "set", self.links[number][1], state)
+        device = self.links[number][1]
+        self.host.run("ip", "link", "set", device, state)
+        if state == "up":
+            # The bridge hears of the carrier within a second, maybe later than the other end of the link.
+            until(lambda: "state forwarding" in self.host.run("bridge", "link", "show", "dev", device).stdout, what="the bridge's port")
 
     def replace(self, number):
         """Deletes a link and makes one of the same name."""
@@ -260,6 +264,14 @@ def test_bonds_negotiate_by_lacp_and_spread_connections(joined):
     sent = [daemon.counters(left)["tx_pkts"] - n for (left, _), n in zip(links, before)]
     assert sum(sent) >= 500 and min(sent) > 100, sent
     assert "lb_output(" in daemon.appctl("dpctl/dump-flows")
+    # The buckets, as OVS shows its flows for them.
+    flow = (r"^table_id=254, duration=\d+s, n_packets=(\d+), n_bytes=(\d+), "
+            r"priority=20,recirc_id=0x\w+,dp_hash=(\w+)/0xff,actions=output:\d+$")
+    flows = re.findall(flow, daemon.appctl("bridge/dump-flows", "br0"), re.M)
+    assert {int(bucket, 16) for _, _, bucket in flows} == set(range(256)), flows
+    packets, size = (sum(int(flow[n]) for flow in flows) for n in (0, 1))
+    assert 500 <= packets <= sum(daemon.counters(left)["tx_pkts"] for left, _ in links) and size >= 43 * packets, flows
+    assert "dp_hash" not in daemon.ofctl("dump-flows", "br0"), "OpenFlow does not show them"
 
 
 def test_failover_of_balance_tcp_revalidates_nothing(joined):

@@ -57,6 +57,14 @@ def test_forms(switch):
             switch.appctl("ofproto/trace", *args)
 
 
+def test_a_datapath_flow_is_traced_with_the_values_that_it_shows(switch):
+    """As they stand in a dump, with masks: it is a packet with these values that is meant."""
+    flow = "in_port(p1),eth(),eth_type(0x0800),ipv4(src=10.1.2.3/255.0.0.0,proto=17,ttl=9/0,frag=no)"
+    lines = switch.appctl("ofproto/trace", flow).splitlines()
+    assert "nw_src=10.1.2.3," in lines[0] and "nw_ttl=9," in lines[0], lines
+    assert lines[-1].startswith("Datapath actions: set(ipv4(ttl=8)),"), lines
+
+
 def test_effects(switch):
     flow = "in_port=2,dl_src=50:54:00:00:00:07,dl_dst=ff:ff:ff:ff:ff:ff"
     assert "no learned MAC" in switch.appctl("ofproto/trace", "br0", flow)

@@ -126,10 +126,10 @@ class Capture:
         return [line.split("\t") for line in text.splitlines()]
 
     def problems(self):
-        """What tshark finds malformed, or warns of. It takes the name of a port (counter record 1005 of sFlow), which it does not know, for
-        the next record: what it says of that depends on the name."""
+        """What tshark finds malformed, or warns of. It takes the name of a port and the counters of a datapath (counter records 1005 and
+        2207 of sFlow), which it does not know, for the next record: what it says of that depends on them."""
         return self.tshark("-Y", "(_ws.malformed || _ws.short || _ws.expert.severity >= 0x600000) && "
-                                 "!(sflow_245.counters_record_format == 1005)")
+                                 "!(sflow_245.counters_record_format in {1005, 2207})")
 
     def stop(self):
         if self.proc.poll() is None:

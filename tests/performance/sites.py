@@ -101,7 +101,7 @@ def measure(args, weir, underlay):
         perf = None
         if args.profile:
             pids = [sh("pgrep", "-P", w.pid, check=False).split() or [w.pid] for w in weirs]
-            perf = subprocess.Popen(["perf", "record", "-q", "-g", "-o", args.profile, "-p", ",".join(str(p) for ps in pids for p in ps),
+            perf = subprocess.Popen(["perf", "record", "-e", "cpu-clock", "-q", "-g", "-o", args.profile, "-p", ",".join(str(p) for ps in pids for p in ps),
                                      "--", "sleep", str(args.seconds)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         text = inside("v1", "timeout", args.seconds + 8, "iperf3", "-c", "10.9.0.2", "-t", args.seconds, "-J", check=False)
         if perf:

@@ -443,8 +443,8 @@ mod tests {
         assert!(exporter.submit(Sample::Sflow(Box::new(sflow::Sample { bridge: 5, ..sflow::Sample::default() }))));
         // Another bridge exports nothing.
         exporter.submit(Sample::Sflow(Box::new(sflow::Sample { bridge: 6, ..sflow::Sample::default() })));
-        assert_eq!(exporter.run(at(0), &NoCounters), at(1000).now);
-        exporter.run(at(1000), &NoCounters);
+        assert_eq!(exporter.run(at(0), &NoCounters), at(500).now);
+        exporter.run(at(500), &NoCounters);
         let mut bytes = [0; 2000];
         let n = socket.recv(&mut bytes).unwrap();
         // The agent has the address by which it sends.

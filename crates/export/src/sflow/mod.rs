@@ -19,6 +19,9 @@ use datagram::{Datagram, Source};
 /// How long a sample may wait for others.
 const TICK: Duration = Duration::from_secs(1);
 
+/// When it is looked for the first time what there is to send: whoever has just set an agent up soon hears of it.
+const FIRST: Duration = Duration::from_millis(500);
+
 /// Most bytes of a packet in a sample, so that a datagram always has room for one.
 pub const MAX_HEADER: usize = 1000;
 
@@ -196,7 +199,7 @@ pub struct Agent {
     /// Samples that were lost.
     drops: u32,
     next_tick: Time,
-    /// Seconds since the start.
+    /// Ticks so far.
     ticks: u64,
 }
 
@@ -211,7 +214,7 @@ impl Agent {
             counter_samples: HashMap::new(),
             pool: 0,
             drops: 0,
-            next_tick: now + TICK,
+            next_tick: now + FIRST,
             ticks: 0,
         }
     }
@@ -283,7 +286,7 @@ impl Agent {
         // After a long pause it is done once.
         let passed = at.now.since(self.next_tick).as_nanos() / TICK.as_nanos() + 1;
         self.ticks += passed as u64;
-        self.next_tick = self.started + TICK * u32::try_from(self.ticks + 1).unwrap_or(u32::MAX);
+        self.next_tick = self.started + FIRST + TICK * u32::try_from(self.ticks).unwrap_or(u32::MAX);
         let interval = self.settings.polling.as_secs();
         if interval == 0 {
             return Some(Poll { bridge, ports: Vec::new(), is_global: false });

@@ -41,17 +41,17 @@ impl Bridge {
         netstate.neighbours.lock().look(&route.device, route.gateway.unwrap_or(to), self.now())
     }
 
-    /// The flows that OpenFlow does not show, with their priorities, the highest first. Their counters are as up to date
-    /// as [`macs`](Bridge::macs).
+    /// The flows that OpenFlow does not show, with their priorities, the highest first, and those by which bonds send. Their counters are
+    /// as up to date as [`macs`](Bridge::macs).
     pub fn hidden_flows(&self) -> Vec<(u32, FlowStats)> {
-        if self.read(|bridge| bridge.hidden.is_empty()) != Some(false) {
-            return Vec::new();
+        if self.read(|bridge| bridge.hidden.is_empty()) == Some(false) {
+            self.switch.refresh_statistics();
         }
-        self.switch.refresh_statistics();
         let now = self.now();
         let shown = |bridge: &BridgeState| {
             let flows = bridge.hidden.by_priority().into_iter();
-            flows.map(|(priority, rule)| (priority, rule.describe(now, &bridge.tlv))).collect()
+            let rules = flows.map(|(priority, rule)| (priority, rule.describe(now, &bridge.tlv)));
+            rules.chain(bridge.bonds.values().flat_map(|bond| bond.flows(now))).collect()
         };
         self.read(shown).unwrap_or_default()
     }

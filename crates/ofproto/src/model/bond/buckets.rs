@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use datapath::bond::BUCKETS;
+use datapath::bond::{BUCKETS, Traffic};
 use openflow::OfPort;
 use packet::Time;
 
@@ -18,12 +18,15 @@ pub(super) struct Buckets {
     /// Bytes lately: each rebalancing halves it and adds what came since.
     load: [u64; BUCKETS],
     /// What the datapath had counted by the last rebalancing.
-    counted: [u64; BUCKETS],
+    counted: [Traffic; BUCKETS],
+    /// What it had counted when the bond began.
+    before: [Traffic; BUCKETS],
 }
 
 impl Default for Buckets {
     fn default() -> Buckets {
-        Buckets { members: [None; BUCKETS], load: [0; BUCKETS], counted: [0; BUCKETS] }
+        let nothing = [Traffic::default(); BUCKETS];
+        Buckets { members: [None; BUCKETS], load: [0; BUCKETS], counted: nothing, before: nothing }
     }
 }
 
@@ -44,8 +47,9 @@ impl Buckets {
     }
 
     /// Begins with what was counted before.
-    pub fn start_from(&mut self, counted: Option<[u64; BUCKETS]>) {
-        self.counted = counted.unwrap_or([0; BUCKETS]);
+    pub fn start_from(&mut self, counted: Option<[Traffic; BUCKETS]>) {
+        self.counted = counted.unwrap_or([Traffic::default(); BUCKETS]);
+        self.before = self.counted;
     }
 
     #[cfg(test)]
@@ -124,11 +128,22 @@ impl Bond {
     /// Adds what the datapath has counted since the last time.
     fn count_load(&mut self) {
         let Some(output) = &self.output else { return };
-        let counted = output.bytes();
+        let counted = output.traffic();
         for (bucket, now) in counted.iter().enumerate() {
-            self.buckets.load[bucket] += now.wrapping_sub(self.buckets.counted[bucket]);
+            self.buckets.load[bucket] += now.since(self.buckets.counted[bucket]).bytes;
         }
         self.buckets.counted = counted;
+    }
+
+    /// The buckets that the datapath's table has, with the members by which they go, and what was sent by each since the bond began.
+    pub fn traffic(&self) -> Vec<(u8, OfPort, Traffic)> {
+        let Some(output) = self.table() else { return Vec::new() };
+        let sent = output.traffic();
+        let of = |bucket: u8| {
+            let at = usize::from(bucket);
+            Some((bucket, self.buckets.member(bucket)?, sent[at].since(self.buckets.before[at])))
+        };
+        (0..=u8::MAX).filter_map(of).collect()
     }
 
     /// Moves buckets from members with much load to members with little. Returns whether any was moved.

@@ -204,6 +204,8 @@ pub(crate) struct Bond {
     /// What all flows depend on that send to it: how that is done.
     pub way: Arc<BondVersion>,
     next_rebalance: Time,
+    /// When there was no such bond before.
+    began: Time,
     /// What has changed since the last [`Bond::run`].
     pending: BondChanges,
 }
@@ -232,6 +234,7 @@ impl Bond {
         let mut bond = Bond {
             name: name.to_owned(),
             next_rebalance: now + settings.rebalance_interval,
+            began: now,
             settings,
             lacp: LacpStatus::Off,
             members: BTreeMap::new(),
@@ -245,7 +248,7 @@ impl Bond {
             pending: BondChanges::default(),
         };
         // An earlier bond may have had the table.
-        bond.buckets.start_from(bond.output.as_ref().map(|output| output.bytes()));
+        bond.buckets.start_from(bond.output.as_ref().map(|output| output.traffic()));
         bond.fill_table();
         bond
     }

@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Display};
 
-use openflow::EthAddr;
-use packet::Time;
+use datapath::bond::Traffic;
+use openflow::{Action, Cookie, EthAddr, FlowModFlags, FlowStats, Instructions, Match, TableId};
+use packet::{Field, Time};
 
 use super::{Bond, BondMode};
 
@@ -87,5 +88,43 @@ impl Display for Line<'_> {
         let names: Vec<&str> = bond.members().map(|(_, member)| &*member.name).collect();
         let id = if bond.settings().mode == BondMode::BalanceTcp { bond.table_id() } else { 0 };
         writeln!(f, "{}\t{}\t{id}\t{}", bond.name, bond.settings().mode.name(), names.join(", "))
+    }
+}
+
+/// The table that OVS has for its own flows, and the priority of those by which bonds send in it.
+const OWN_TABLE: TableId = TableId(254);
+const PRIORITY: u16 = 20;
+
+impl Bond {
+    /// How the connections of a balanced bond are spread, as the flows that OVS would have for that, with their priority: one for each
+    /// bucket. None where another way is used than the datapath's table.
+    pub(crate) fn flows(&self, now: Time) -> Vec<(u32, FlowStats)> {
+        if self.settings().mode != BondMode::BalanceTcp {
+            return Vec::new();
+        }
+        let recirc_id = u128::try_from(self.table_id()).unwrap_or_default();
+        let flow = |(bucket, port, sent): (u8, _, Traffic)| {
+            let mut matching = Match::any();
+            matching.set(Field::RecircId, recirc_id);
+            matching.set_masked(Field::DpHash, bucket.into(), u8::MAX.into());
+            let shown = FlowStats {
+                matching,
+                cookie: Cookie::default(),
+                table: OWN_TABLE,
+                priority: PRIORITY,
+                idle_timeout: 0,
+                hard_timeout: 0,
+                duration: now.since(self.began),
+                idle_age: None,
+                hard_age: None,
+                packet_count: sent.packets,
+                byte_count: sent.bytes,
+                flags: FlowModFlags::default(),
+                importance: 0,
+                instructions: Instructions::apply(vec![Action::output(port)]),
+            };
+            (PRIORITY.into(), shown)
+        };
+        self.traffic().into_iter().map(flow).collect()
     }
 }

@@ -175,7 +175,8 @@ pub(super) fn find_flow(context: &Context, words: &[&str]) -> Result<(String, Ke
         _ => return Err("Syntax error".into()),
     };
     let names = Names::of_datapath(&context.engine.datapath);
-    match (datapath::text::parse_key(text, &names), name) {
+    // A packet has whole values: what a mask leaves of them, if one is given, does not matter here.
+    match (datapath::text::parse_given(text, &names), name) {
         (Ok((key, _)), _) if !text.is_empty() => datapath_flow(context, name, key, text),
         (_, None) => Err(format!("syntax error at {text} (or the bridge name was omitted)")),
         (_, Some(name)) => {
@@ -199,6 +200,12 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
     if common.packet_type.get() == 0 && common.dl_type.get() == 0 && text.contains("eth(") {
         common.dl_type = NO_ETHERNET_TYPE.into();
     }
+    if key.present().has(BlockId::Tunnel) && text.contains("tun_id=") && !text.contains("-key") {
+        // Where a key is given, there was one.
+        let flags = key.tunnel().tun_flags.get();
+        key.tunnel_mut().tun_flags = (flags | tun_flags::KEY).into();
+    }
+    let common = key.common();
     if common.packet_type.get() >> 16 == 1 && common.recirc_id.get() == 0 && key.present().has(BlockId::Tunnel) {
         // It has left a tunnel without Ethernet.
         let flags = key.tunnel().tun_flags.get();

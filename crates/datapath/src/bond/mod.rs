@@ -14,14 +14,18 @@
 //! finds no port there, or that of the next bond.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use packet::wire::ethertype;
 use packet::{BATCH_SIZE, Batch};
 use parking_lot::Mutex;
 
+use self::counters::Counters;
+pub use self::counters::Traffic;
 use crate::port_no::PortNo;
+
+mod counters;
 
 /// Buckets of a bond.
 pub const BUCKETS: usize = 256;
@@ -57,17 +61,16 @@ struct Numbers {
 struct Table {
     ports: [AtomicU32; BUCKETS],
     basis: AtomicU32,
-    /// Bytes of frames by worker and bucket. Only the worker writes its own.
-    bytes: Box<[[AtomicU64; BUCKETS]]>,
+    /// What was sent by each worker. Only the worker writes its own.
+    counters: Box<[Counters]>,
 }
 
 impl Table {
     fn new(workers: usize) -> Table {
-        let counters = || std::array::from_fn(|_| AtomicU64::new(0));
         Table {
             ports: std::array::from_fn(|_| AtomicU32::new(NOWHERE)),
             basis: AtomicU32::new(0),
-            bytes: (0..workers).map(|_| counters()).collect(),
+            counters: (0..workers).map(|_| Counters::default()).collect(),
         }
     }
 }
@@ -127,7 +130,7 @@ impl Bonds {
             BY_HASH => None,
             bucket => Some(bucket),
         };
-        Some(Choice { table, bytes: table.bytes.get(worker)?, basis: table.basis.load(Relaxed), bucket })
+        Some(Choice { table, counters: table.counters.get(worker)?, basis: table.basis.load(Relaxed), bucket })
     }
 }
 
@@ -136,7 +139,7 @@ impl Bonds {
 pub(crate) struct Choice<'a> {
     table: &'a Table,
     /// The worker's counters.
-    bytes: &'a [AtomicU64; BUCKETS],
+    counters: &'a Counters,
     basis: u32,
     /// `None`: by hash.
     bucket: Option<u32>,
@@ -178,8 +181,7 @@ impl Choice<'_> {
     /// Counts a frame that goes by a bucket.
     #[inline(always)]
     fn count(&self, bucket: u8, frame: &[u8]) {
-        let bytes = &self.bytes[usize::from(bucket)];
-        bytes.store(bytes.load(Relaxed).wrapping_add(frame.len() as u64), Relaxed);
+        self.counters.count(bucket, frame.len());
     }
 }
 
@@ -264,10 +266,13 @@ impl BondOutput {
         self.table().basis.store(basis, Relaxed);
     }
 
-    /// Bytes of all frames that were sent by each bucket since the datapath started: also those of an earlier bond with this number.
-    pub fn bytes(&self) -> [u64; BUCKETS] {
-        let workers = &self.table().bytes;
-        std::array::from_fn(|bucket| workers.iter().fold(0u64, |sum, of| sum.wrapping_add(of[bucket].load(Relaxed))))
+    /// What was sent by each bucket since the datapath started: also for an earlier bond with this number.
+    pub fn traffic(&self) -> [Traffic; BUCKETS] {
+        let mut sum = [Traffic::default(); BUCKETS];
+        for worker in &self.table().counters {
+            worker.add_to(&mut sum);
+        }
+        sum
     }
 }
 
@@ -438,7 +443,7 @@ mod tests {
         assert_eq!(bonds.select(by_hash, &frame, 0), Selected::Member(PortNo(8)));
         assert_eq!(bonds.select(bond.port(Bucket::Fixed(bucket)), &frame, 0), Selected::Member(PortNo(8)));
         assert_eq!(bonds.select(bond.port(Bucket::Fixed(bucket ^ 1)), &frame, 0), Selected::NoMember);
-        assert_eq!(bond.bytes()[usize::from(bucket)], 3 * frame.len() as u64);
+        assert_eq!(bond.traffic()[usize::from(bucket)], Traffic { packets: 3, bytes: 3 * frame.len() as u64 });
         // What is no port of a device is none of a member.
         bond.set_member(bucket, Some(by_hash));
         assert_eq!((bond.member(bucket), bonds.select(PortNo(7), &frame, 0)), (None, Selected::NoBond));
