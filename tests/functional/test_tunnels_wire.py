@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 
 import pytest
 from conftest import ROOT, until
@@ -120,6 +121,11 @@ def check(site, packets, case, kind, layers, fields, six):
         numbers = [packet[2][1]["sequence_number"] for packet in packets]
         # A veth pair may reorder them.
         assert sorted(numbers) == list(range(min(numbers), min(numbers) + len(numbers))), "each has a number of its own"
+    if "ERSPAN_III" in layers:
+        # Hundreds of microseconds, which wrap (granularity 0).
+        now = int(time.time() * 10_000)
+        ages = [(now - packet[3][1]["timestamp"]) % 2**32 for packet in packets]
+        assert all(packet[3][1]["gra"] == 0 for packet in packets) and max(ages) < 600 * 10_000 and len(set(ages)) > 1, ages
     if layers[0] == "UDP":
         assert all(len(found) == 1 for found in ports.values()), f"one connection, one source port: {ports}"
         every = set.union(*ports.values())

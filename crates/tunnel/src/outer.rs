@@ -229,7 +229,7 @@ pub struct Each {
     pub source_port: u16,
     /// Sequence number, of GRE that has one.
     pub sequence: u32,
-    /// Timestamp, of ERSPAN version 2.
+    /// Timestamp, of ERSPAN version 2: hundreds of microseconds.
     pub timestamp: u32,
     /// Hash of the inner packet, of SRv6 whose flow label is made of it.
     pub hash: u32,
@@ -381,6 +381,12 @@ impl Prepared {
     #[inline]
     pub fn needs_id(&self) -> bool {
         self.has_id
+    }
+
+    /// Whether packets say when they were mirrored ([`Each::timestamp`]).
+    #[inline]
+    pub fn needs_timestamp(&self) -> bool {
+        self.rest.patches.timestamp.is_some()
     }
 
     /// Whether a super-frame can have them as a whole: they are the same for each of its segments but for lengths and identification,

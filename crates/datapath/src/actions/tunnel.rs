@@ -14,6 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use packet::flow::{block, tun_flags};
 use packet::wire::{ip_proto, ipv4, ipv6};
@@ -98,6 +99,13 @@ static NEXT_IDS: AtomicU32 = AtomicU32::new(1);
 thread_local! {
     /// The identification of the next packet that may be fragmented, and how many are left behind it.
     static OWN_IDS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// The time of day in hundreds of microseconds, which wraps after five days: what ERSPAN's granularity 0 asks for.
+#[cold]
+fn timestamp() -> u32 {
+    let today = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (today.as_micros() / 100) as u32
 }
 
 /// An identification that no other packet has had lately.
@@ -202,6 +210,9 @@ impl Encapsulation {
         }
         if let Some(sequence) = &self.sequence {
             each.sequence = sequence.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.headers.needs_timestamp() {
+            each.timestamp = timestamp();
         }
         let offload = packet.offload_mut();
         let by = (len - skipped) as u16;
