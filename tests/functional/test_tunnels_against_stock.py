@@ -10,7 +10,7 @@ from lib.stock import DUMMY, Side, stock  # noqa: F401
 from lib.stock import EXPECTED as PIPELINES
 from lib.tunnel_scenario import HERE, MAC, NEIGHBOURS, PORTS, TLV_MAP, TunnelScenario
 
-EXPECTED = [*PIPELINES, r"\|tunnel\(|\|ofproto_dpif_xlate|\|netdev_vport|tnl_|native_tnl|odp_util|dpif_netdev|same config as port"]
+EXPECTED = [*PIPELINES, r"\|tunnel\(|\|ofproto_dpif_xlate|\|netdev_vport|tnl_|native_tnl|odp_util|dpif_netdev|same config as port|unknown erspan argument"]
 
 UDP_TUNNELS = {4789, 4790, 6081, 9000, 2152}
 
