@@ -28,6 +28,8 @@ fn hash(hasher: &Hasher, algorithm: HashAlgorithm, key: &Key, basis: u32) -> u32
     words[2] = u64::from(common.nw_proto) << 48 | u64::from(common.dl_type.get()) << 32 | u64::from(basis);
     let symmetric = algorithm == HashAlgorithm::SymmetricL4;
     let ports = match common.nw_proto {
+        // Only the first fragment of a datagram has them. All are to stay together.
+        _ if common.nw_frag != 0 => (0, 0),
         6 | 132 => (common.tp_src.get(), common.tp_dst.get()),
         _ if symmetric => (0, 0),
         _ => (common.tp_src.get(), common.tp_dst.get()),
@@ -111,6 +113,9 @@ mod tests {
         let later = "eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,frag=later)";
         assert_eq!(hash(HashAlgorithm::SymmetricL4, first), hash(HashAlgorithm::SymmetricL4, later));
         assert_ne!(hash(HashAlgorithm::L4, first), hash(HashAlgorithm::L4, later));
+        // The first fragment has ports, which do not count.
+        let fragment = "eth_type(0x0800),ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,frag=first),udp(src=1,dst=2)";
+        assert_eq!(hash(HashAlgorithm::L4, fragment), hash(HashAlgorithm::L4, later));
         // The last bits of both addresses differ in the same way.
         let [a, b] = ["10.0.0.2,dst=10.0.1.3", "10.0.0.3,dst=10.0.1.2"]
             .map(|addresses| key(&format!("eth_type(0x0800),ipv4(src={addresses},proto=6),tcp(src=1,dst=2)")));

@@ -44,7 +44,10 @@ impl Bridge {
     /// The flows that OpenFlow does not show, with their priorities, the highest first, and those by which bonds send. Their counters are
     /// as up to date as [`macs`](Bridge::macs).
     pub fn hidden_flows(&self) -> Vec<(u32, FlowStats)> {
-        if self.read(|bridge| bridge.hidden.is_empty()) == Some(false) {
+        let has_counters = |bridge: &BridgeState| {
+            !bridge.hidden.is_empty() || bridge.bonds.values().any(|bond| bond.table().is_none())
+        };
+        if self.read(has_counters) == Some(true) {
             self.switch.refresh_statistics();
         }
         let now = self.now();

@@ -91,7 +91,7 @@ pub(super) struct Collector<'a> {
     pub steps: Vec<Step>,
     /// How much more happened.
     pub left_out: usize,
-    /// The packets that are recirculated by ct, in order.
+    /// The packets that are recirculated by ct and for bonds, in order.
     pub forks: Vec<Fork>,
 }
 
@@ -223,6 +223,11 @@ impl Sink for Collector<'_> {
             Event::Fork { recirc_id, key, zone, nat } => {
                 if self.forks.len() < MAX_FORKS {
                     self.forks.push(Fork::new(recirc_id, key, zone, nat));
+                }
+            }
+            Event::Hashed { recirc_id, key, hash, bond } => {
+                if self.forks.len() < MAX_FORKS {
+                    self.forks.push(Fork::hashed(recirc_id, key, hash, bond));
                 }
             }
             Event::Detail(text) => self.add(StepKind::Detail, text),

@@ -76,6 +76,9 @@ mod tests {
             stack: Vec::new(),
             action_set: Vec::new(),
             steps: Vec::new(),
+            bond: None,
+            bonds: 0,
+            bond_hash: false,
             mirrored: Default::default(),
             conntracked: false,
         })

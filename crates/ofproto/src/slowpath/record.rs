@@ -15,7 +15,7 @@ use packet::wire::tcp::flags;
 use packet::{Key, Time};
 use smallvec::SmallVec;
 
-use crate::model::bond::BondVersion;
+use crate::model::bond::{BondVersion, BucketCounters};
 use crate::model::forwarding::{BridgeId, BridgeState, Forwarding, PatchCounters};
 use crate::model::group::GroupCounters;
 use crate::model::mirror::MirrorCounters;
@@ -47,6 +47,8 @@ pub(crate) struct FlowRecord {
     pub hops: Vec<Arc<Hop>>,
     /// The bonds that the outcome depends on.
     pub bonds: Vec<Arc<BondVersion>>,
+    /// The buckets of bonds that the packets pass, where the datapath has no table of the bond.
+    pub buckets: Vec<(Arc<BucketCounters>, u8)>,
     /// Groups and buckets that the packets pass.
     pub groups: Vec<Arc<GroupCounters>>,
     /// The rules whose timeouts a connection's end lowers, with the idle and hard timeout (`fin_timeout`).
@@ -350,6 +352,7 @@ impl FlowRecord {
             && self.below == other.below
             && same(&self.hops, &other.hops, Arc::ptr_eq)
             && same(&self.bonds, &other.bonds, Arc::ptr_eq)
+            && same(&self.buckets, &other.buckets, |a, b| Arc::ptr_eq(&a.0, &b.0) && a.1 == b.1)
             && same(&self.groups, &other.groups, Arc::ptr_eq)
             && same(&self.fin_timeouts, &other.fin_timeouts, |a, b| Arc::ptr_eq(&a.0, &b.0) && (a.1, a.2) == (b.1, b.2))
             && same(&self.mirrors, &other.mirrors, Arc::ptr_eq)
@@ -373,6 +376,7 @@ impl FlowRecord {
         self.deps.shrink_to_fit();
         self.macs.shrink_to_fit();
         self.bonds.shrink_to_fit();
+        self.buckets.shrink_to_fit();
         self.learns.shrink_to_fit();
         self
     }
@@ -428,6 +432,7 @@ impl FlowRecord {
         if let Some(netflow) = &self.netflow {
             netflow.flows.credit(&netflow.key, &Credit { output: netflow.output, packets, bytes, used, tcp_flags });
         }
+        self.buckets.iter().for_each(|(counters, bucket)| counters.add(*bucket, packets, bytes));
         self.credit_passed(Passed([0; 5]), self.passed(), packets, bytes, used);
         for Below { headers, from, to } in &self.below {
             self.credit_passed(*from, *to, 0, packets * u64::from(*headers), used);

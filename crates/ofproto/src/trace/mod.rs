@@ -102,7 +102,7 @@ pub fn trace(switch: &Switch, request: &Request<'_>) -> Option<Trace> {
     Some(trace)
 }
 
-/// Has every packet translated that comes back from connection tracking, as `next` does it, with these states. Returns the
+/// Has every packet translated that comes back from connection tracking or to a bond, as `next` does it, with these states. Returns the
 /// first of the translations, and the others with what they are about.
 pub(crate) fn follow<T>(
     ct_next: &[u32],
@@ -127,7 +127,7 @@ pub(crate) fn follow<T>(
 
 /// What follows from a translation.
 pub(crate) struct Outcome {
-    /// Packets that connection tracking recirculates.
+    /// Packets that are recirculated.
     pub forks: Vec<Fork>,
     /// Keeps the pipelines that they come back to.
     pub holds: Vec<Arc<dyn Any + Send + Sync>>,

@@ -1,4 +1,4 @@
-//! Packets that come back from connection tracking: which they are, and as what they come back.
+//! Packets that come back from connection tracking, or to a bond: which they are, and as what they come back.
 //!
 //! A trace does not track: the state that the packet comes back with is what the user says (`--ct-next`), or `new`. Where the
 //! connection is to be translated, the packet has the first address and port of the range.
@@ -16,12 +16,18 @@ const RPL: u32 = conntrack::CtState::RPL.0 as u32;
 const INV: u32 = conntrack::CtState::INV.0 as u32;
 const TRK: u32 = conntrack::CtState::TRK.0 as u32;
 
-/// A packet that is recirculated by ct.
+/// A packet that is recirculated.
 pub(crate) struct Fork {
-    /// The packet, with its recirculation id and zone.
-    pub key: Key,
-    /// How its connection is to be translated.
-    pub nat: Option<Nat>,
+    /// The packet, with its recirculation id.
+    key: Key,
+    reason: Reason,
+}
+
+enum Reason {
+    /// By ct, and how its connection is to be translated.
+    Tracked(Option<Nat>),
+    /// For this bond, with its hash.
+    Hashed(String),
 }
 
 /// Reads the argument of `--ct-next`: flags of ct_state, separated by commas or spaces.
@@ -67,13 +73,29 @@ impl Fork {
         let mut key = key.clone();
         key.common_mut().recirc_id = recirc_id.into();
         key.set(Field::CtZone, zone.into());
-        Fork { key, nat: nat.cloned() }
+        Fork { key, reason: Reason::Tracked(nat.cloned()) }
+    }
+
+    /// The same of one that is recirculated with its hash ([`Event::Hashed`](crate::xlate::trace::Event::Hashed)).
+    pub fn hashed(recirc_id: u32, key: &Key, hash: u32, bond: &str) -> Fork {
+        let mut key = key.clone();
+        let common = key.common_mut();
+        (common.recirc_id, common.dp_hash) = (recirc_id.into(), hash.into());
+        Fork { key, reason: Reason::Hashed(bond.to_owned()) }
     }
 
     /// The packet as it comes back, and what a trace says about it. Takes the next of the states.
     pub fn resume(self, states: &mut VecDeque<u32>) -> (Key, String) {
-        let Fork { mut key, nat } = self;
-        let mut about = format!("recirc({:#x}) - resume conntrack with ", key.common().recirc_id.get());
+        let Fork { mut key, reason } = self;
+        let mut about = format!("recirc({:#x}) - resume ", key.common().recirc_id.get());
+        let nat = match reason {
+            Reason::Tracked(nat) => nat,
+            Reason::Hashed(bond) => {
+                put!(about, "bond {bond} with dp_hash={:#x}\n", key.common().dp_hash.get());
+                return (key, about);
+            }
+        };
+        about += "conntrack with ";
         let state = states.pop_front();
         match state {
             None => about += "default ct_state=trk|new (use --ct-next to customize)\n",

@@ -69,7 +69,7 @@ pub struct Collector<'a> {
     open: Vec<TraceStep>,
     /// Steps that have begun and are too deep for the tree.
     too_deep: usize,
-    /// The packets that are recirculated by ct, in order.
+    /// The packets that are recirculated by ct and for bonds, in order.
     pub(super) forks: Vec<Fork>,
 }
 
@@ -193,6 +193,11 @@ impl Sink for Collector<'_> {
             Event::Fork { recirc_id, key, zone, nat } => {
                 if self.forks.len() < MAX_FORKS {
                     self.forks.push(Fork::new(recirc_id, key, zone, nat));
+                }
+            }
+            Event::Hashed { recirc_id, key, hash, bond } => {
+                if self.forks.len() < MAX_FORKS {
+                    self.forks.push(Fork::hashed(recirc_id, key, hash, bond));
                 }
             }
             // OVS does not tell them.

@@ -6,7 +6,7 @@ use datapath::{Action as DpAction, Kept, PacketInPunt, Punt};
 use openflow::action::Controller;
 use openflow::{Action, OfPort, PacketInReason, TableId};
 use packet::Key;
-use packet::flow::BlockId;
+use packet::flow::{BlockId, Blocks};
 
 use super::frozen::{Frozen, PacketInContext, metadata};
 use super::steps::{FrozenStep, PipelineStep};
@@ -45,7 +45,8 @@ impl Ctx<'_, '_> {
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
         let (action_set, steps) = (std::mem::take(&mut self.action_set), std::mem::take(&mut self.frozen_steps));
-        let id = self.keep_pipeline(0, action_set, steps);
+        let bond_hash = self.bond_hash && self.hashing.is_none();
+        let id = self.keep_pipeline(Frozen { action_set, steps, bond_hash, ..self.frozen() });
         match self.pausing.take() {
             None => self.out.extend(self.hashing.take().into_iter().chain([DpAction::Recirc(id)])),
             Some(pausing) => {
@@ -64,7 +65,7 @@ impl Ctx<'_, '_> {
     /// Has the datapath recirculate a copy of the packet, whose pipeline goes on with a look-up in `table`. Returns
     /// its recirculation id.
     pub(super) fn fork(&mut self, table: u8) -> u32 {
-        let id = self.keep_pipeline(table, self.action_set.clone(), Vec::new());
+        let id = self.keep_pipeline(Frozen { table, action_set: self.action_set.clone(), ..self.frozen() });
         self.out.push(DpAction::Recirc(id));
         id
     }
@@ -72,23 +73,42 @@ impl Ctx<'_, '_> {
     /// Returns the recirculation id of a pipeline that goes on with this output alone, and then ends.
     pub(super) fn keep_output(&mut self, output: Action) -> u32 {
         let resume = FrozenStep::Resume { table: TableId(self.table), cookie: self.cookie };
-        self.keep_pipeline(0, Vec::new(), vec![resume, FrozenStep::Act(output)])
+        self.keep_pipeline(Frozen { steps: vec![resume, FrozenStep::Act(output)], ..self.frozen() })
     }
 
-    /// Returns the number of the pipeline as it is now.
-    fn keep_pipeline(&mut self, table: u8, action_set: Vec<Action>, steps: Vec<FrozenStep>) -> u32 {
-        self.charge(limits::STATE + self.stack.len() + limits::size(&action_set));
-        let frozen = Frozen {
+    /// Returns the recirculation id of a pipeline that only sends the packet by a bond, which chooses the member by the packet's hash. What the
+    /// output does not look at is forgotten, so that packets of other pipelines have the same one.
+    pub(super) fn keep_output_to_bond(&mut self, bond: &str, has_tunnels: bool) -> u32 {
+        let mut frozen = Frozen { stack: Vec::new(), conntracked: false, bond_hash: true, ..self.frozen() };
+        frozen.bonds += 1;
+        frozen.bond = Some(bond.into());
+        let kept = Blocks::default().with(BlockId::Common).with(BlockId::Tunnel).with(BlockId::TunMeta0);
+        frozen.metadata.keep(if has_tunnels { kept } else { Blocks::default().with(BlockId::Common) });
+        frozen.tlv = frozen.tlv.filter(|_| has_tunnels);
+        self.keep_pipeline(frozen)
+    }
+
+    /// The pipeline as it is now, with nothing left to do but to look table 0 up.
+    fn frozen(&self) -> Frozen {
+        Frozen {
             bridge: self.bridge.id,
-            table,
+            table: 0,
             metadata: metadata(&self.flow),
             tlv: self.tlv_of_packet(),
             stack: self.stack.clone(),
-            action_set,
-            steps,
+            action_set: Vec::new(),
+            steps: Vec::new(),
+            bond: None,
+            bonds: self.bonds,
+            bond_hash: self.bond_hash,
             mirrored: self.mirrored,
             conntracked: self.conntracked,
-        };
+        }
+    }
+
+    /// Returns the number of a pipeline.
+    fn keep_pipeline(&mut self, frozen: Frozen) -> u32 {
+        self.charge(limits::STATE + frozen.stack.len() + limits::size(&frozen.action_set));
         let interner = &self.interners.frozen;
         let (id, held) = if self.sink.is_some() { interner.intern_to_show(frozen) } else { interner.intern(frozen) };
         self.hold(held);
@@ -112,7 +132,9 @@ impl Ctx<'_, '_> {
 
     /// Continues where `frozen` stopped.
     pub(super) fn thaw(&mut self, frozen: &Frozen) {
-        self.event(|| Event::Thaw { table: TableId(frozen.table) });
+        if frozen.bond.is_none() {
+            self.event(|| Event::Thaw { table: TableId(frozen.table) });
+        }
         self.table = frozen.table;
         self.mirrored = frozen.mirrored;
         if frozen.conntracked {
@@ -133,6 +155,14 @@ impl Ctx<'_, '_> {
         self.adopt_tun(frozen.tlv.as_deref());
         self.stack = frozen.stack.clone();
         self.flow.pipeline_mut().actset_output = OfPort::UNSET.0.into();
+        (self.bonds, self.bond_hash) = (frozen.bonds, frozen.bond_hash);
+        if frozen.bond_hash {
+            // Nothing but the bond looks at it.
+            self.flow.common_mut().dp_hash = 0.into();
+        }
+        if let Some(bond) = &frozen.bond {
+            return self.output_to_chosen_member(bond);
+        }
         self.write_actions(&frozen.action_set);
         if frozen.steps.is_empty() {
             let in_port = self.in_port();

@@ -24,6 +24,12 @@ pub(crate) struct Frozen {
     pub stack: Vec<(Bits, u16)>,
     pub action_set: Vec<Action>,
     pub steps: Vec<FrozenStep>,
+    /// Instead of steps: the name of the bond that the packet is sent by, and then the pipeline ends.
+    pub bond: Option<Arc<str>>,
+    /// How many bonds have had the packet recirculated.
+    pub bonds: u8,
+    /// The hash that the packet has, if any, was for a bond: no group chooses by it.
+    pub bond_hash: bool,
     /// The mirrors that have got their copy.
     pub mirrored: MirrorSet,
     /// The pipeline sees what connection tracking has found out about the packet.

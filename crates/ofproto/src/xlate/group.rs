@@ -69,8 +69,9 @@ impl<'a> Ctx<'a, '_> {
         if self.flow.common().dp_hash.get() != 0 {
             return None;
         }
-        // A packet has no hash when it comes in. Later it may have one, from another way to the same pipeline.
-        if self.flow.common().recirc_id.get() != 0 {
+        // A packet has no hash when it comes in. Later it may have one, from another way to the same pipeline. All that have come by way of
+        // a bond have the bond's.
+        if self.flow.common().recirc_id.get() != 0 && !self.bond_hash {
             self.wc.set_exact(Field::DpHash);
         }
         Some(DpAction::Hash { algorithm: places.algorithm, basis: places.basis })

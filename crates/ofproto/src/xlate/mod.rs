@@ -44,6 +44,8 @@
 mod actions;
 mod bond;
 #[cfg(test)]
+mod bond_recirculation_tests;
+#[cfg(test)]
 mod bond_tests;
 pub(crate) mod choose;
 mod commit;
@@ -274,6 +276,8 @@ pub(crate) fn translate(
         freezing: false,
         pausing: None,
         hashing: None,
+        bonds: 0,
+        bond_hash: false,
         frozen_steps: Vec::new(),
         bytes: input.bytes,
         look_up: input.look_up,
@@ -401,6 +405,10 @@ struct Ctx<'a, 's> {
     pausing: Option<Box<freeze::Pausing>>,
     /// What the datapath hashes before it recirculates a pipeline that freezes.
     hashing: Option<DpAction>,
+    /// How many bonds have had the packet recirculated.
+    bonds: u8,
+    /// The hash that the packet came with was for a bond.
+    bond_hash: bool,
     frozen_steps: Vec<FrozenStep>,
     /// How long the packet is, where it is translated for itself.
     bytes: Option<u64>,

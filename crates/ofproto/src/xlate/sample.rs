@@ -170,6 +170,11 @@ impl<'a> Ctx<'a, '_> {
         destinations.netflow = Some(openflow_number(to.port));
     }
 
+    /// Notes that it is sent to a port which a later pass chooses.
+    pub(super) fn note_sent_later(&mut self) {
+        (self.destinations.count, self.destinations.ifindex) = (self.destinations.count + 1, 0);
+    }
+
     /// Notes that it was sent into a tunnel. What has been noted since `before`, below the tunnel, does not count.
     pub(super) fn note_sent_through(&mut self, to: &PortState, before: Destinations) {
         let (tunnel, tunnels) = (self.destinations.tunnel.take(), self.destinations.tunnels);

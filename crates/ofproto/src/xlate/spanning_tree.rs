@@ -61,6 +61,7 @@ impl Ctx<'_, '_> {
     fn only_learning(&mut self, pipeline: impl FnOnce(&mut Self)) {
         let (sent, patches, mirrors) = (self.out.len(), self.record.patches.len(), self.record.mirrors.len());
         let (tunnels, destinations) = (self.record.tunnels.len(), self.destinations.clone());
+        let buckets = self.record.buckets.len();
         let (base, pending) = (Box::new(self.base.clone()), self.pending.clone());
         let (undoable, unsent, mirrored) = (self.undoable, self.unsent, self.mirrored);
         pipeline(self);
@@ -68,6 +69,7 @@ impl Ctx<'_, '_> {
         self.record.patches.truncate(patches);
         self.record.mirrors.truncate(mirrors);
         self.record.tunnels.truncate(tunnels);
+        self.record.buckets.truncate(buckets);
         (self.base, self.pending, self.destinations) = (*base, pending, destinations);
         (self.undoable, self.unsent, self.mirrored) = (undoable, unsent, mirrored);
         (self.freezing, self.pausing, self.hashing) = (false, None, None);

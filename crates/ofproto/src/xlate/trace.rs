@@ -114,6 +114,17 @@ pub enum Event<'a> {
         /// How its connection is to be translated.
         nat: Option<&'a Nat>,
     },
+    /// A copy of the packet is hashed and recirculated, for a bond to choose the member.
+    Hashed {
+        /// Its recirculation id.
+        recirc_id: u32,
+        /// The packet.
+        key: &'a Key,
+        /// Its hash.
+        hash: u32,
+        /// The name of the bond.
+        bond: &'a str,
+    },
     /// An explanation.
     Detail(&'a str),
     /// Something that is probably a mistake of configuration.

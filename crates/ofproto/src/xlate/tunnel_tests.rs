@@ -78,14 +78,7 @@ impl Host {
     }
 
     pub fn add_tunnel(&mut self, text: &str, number: u32) -> Result<OfPort, crate::Error> {
-        let mut words = text.split(' ');
-        let kind = Kind::from_name(words.next().unwrap()).unwrap();
-        let (config, problems) = Config::parse(kind, words.map(|word| word.split_once('=').unwrap())).unwrap();
-        assert_eq!(problems, []);
-        let name = format!("t{number}");
-        let device = Device::Tunnel(TunnelPort::new(&name, config, [2, 0, 0, 0, 5, number as u8]));
-        let spec = PortSpec { request: Some(OfPort(number)), ..PortSpec::of(&name, device) };
-        self.bed.bridge.add_port(spec)
+        self.bed.bridge.add_port(tunnel_port(text, number))
     }
 
     pub fn add_flow(&self, flow: &str) {
@@ -133,6 +126,17 @@ impl Host {
     fn drops(&self, reason: DropReason) -> u64 {
         self.bed.datapath.stats().workers.iter().map(|worker| worker.drops.get(reason)).sum()
     }
+}
+
+/// A tunnel port with this number: `type option=value ...`.
+pub(super) fn tunnel_port(text: &str, number: u32) -> PortSpec {
+    let mut words = text.split(' ');
+    let kind = Kind::from_name(words.next().unwrap()).unwrap();
+    let (config, problems) = Config::parse(kind, words.map(|word| word.split_once('=').unwrap())).unwrap();
+    assert_eq!(problems, []);
+    let name = format!("t{number}");
+    let device = Device::Tunnel(TunnelPort::new(&name, config, [2, 0, 0, 0, 5, number as u8]));
+    PortSpec { request: Some(OfPort(number)), ..PortSpec::of(&name, device) }
 }
 
 fn udp(port: u16) -> Vec<u8> {

@@ -15,7 +15,7 @@ pub fn text(explanation: &Explanation) -> String {
     }
     for pass in &explanation.passes {
         if let Some(heading) = &pass.heading {
-            put!(text, "\nComes back from connection tracking: {}\n", heading.trim_end());
+            put!(text, "\nComes back: {}\n", heading.trim_end());
         }
         self::pass(&mut text, pass);
     }

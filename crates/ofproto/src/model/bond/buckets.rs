@@ -5,6 +5,7 @@
 //! buckets from the member with most load to the one with least, as OVS does.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapath::bond::{BUCKETS, Traffic};
 use openflow::OfPort;
@@ -12,14 +13,32 @@ use packet::Time;
 
 use super::Bond;
 
+/// What has gone by each bucket of a bond whose members the translation chooses: credited with the counters of flows.
+pub(crate) struct BucketCounters([[AtomicU64; 2]; BUCKETS]);
+
+impl Default for BucketCounters {
+    fn default() -> BucketCounters {
+        BucketCounters(std::array::from_fn(|_| [AtomicU64::new(0), AtomicU64::new(0)]))
+    }
+}
+
+impl BucketCounters {
+    /// Counts packets that have gone by a bucket.
+    pub fn add(&self, bucket: u8, packets: u64, bytes: u64) {
+        let [of_packets, of_bytes] = &self.0[usize::from(bucket)];
+        of_packets.fetch_add(packets, Relaxed);
+        of_bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
 /// The buckets.
 pub(super) struct Buckets {
     members: [Option<OfPort>; BUCKETS],
     /// Bytes lately: each rebalancing halves it and adds what came since.
     load: [u64; BUCKETS],
-    /// What the datapath had counted by the last rebalancing.
+    /// What had been counted by the last rebalancing, in the datapath's table and for flows.
     counted: [Traffic; BUCKETS],
-    /// What it had counted when the bond began.
+    /// What had been counted when the bond began.
     before: [Traffic; BUCKETS],
 }
 
@@ -125,20 +144,28 @@ impl Bond {
         self.buckets.load.iter_mut().for_each(|load| *load /= 2);
     }
 
-    /// Adds what the datapath has counted since the last time.
+    /// Adds what has been counted since the last time.
     fn count_load(&mut self) {
-        let Some(output) = &self.output else { return };
-        let counted = output.traffic();
+        let counted = self.counted();
         for (bucket, now) in counted.iter().enumerate() {
             self.buckets.load[bucket] += now.since(self.buckets.counted[bucket]).bytes;
         }
         self.buckets.counted = counted;
     }
 
-    /// The buckets that the datapath's table has, with the members by which they go, and what was sent by each since the bond began.
+    /// What has been counted of each bucket, in the datapath's table and for flows.
+    fn counted(&self) -> [Traffic; BUCKETS] {
+        let mut counted = self.output.as_ref().map_or([Traffic::default(); BUCKETS], |output| output.traffic());
+        for (sum, [packets, bytes]) in counted.iter_mut().zip(&self.counters.0) {
+            sum.packets = sum.packets.wrapping_add(packets.load(Relaxed));
+            sum.bytes = sum.bytes.wrapping_add(bytes.load(Relaxed));
+        }
+        counted
+    }
+
+    /// The buckets with the members by which they go, and what was sent by each since the bond began.
     pub fn traffic(&self) -> Vec<(u8, OfPort, Traffic)> {
-        let Some(output) = self.table() else { return Vec::new() };
-        let sent = output.traffic();
+        let sent = self.counted();
         let of = |bucket: u8| {
             let at = usize::from(bucket);
             Some((bucket, self.buckets.member(bucket)?, sent[at].since(self.buckets.before[at])))

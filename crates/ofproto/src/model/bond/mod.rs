@@ -19,7 +19,8 @@
 //!   and which one is active; a flow that depends on it has the bond's [`BondVersion`] in its record.
 //! - [`Bond::leaves`] and [`Bond::action`]: by which member a packet leaves. All flows that send to the bond depend on how that is said. Where all members are devices of the datapath, the answer is a bucket of a table
 //!   that workers read ([`datapath::bond`]). A member that is lost changes the table and no flow. Bonds of patch or tunnel ports have no such table:
-//!   there the translation chooses a member, and depends on the choice.
+//!   there the translation chooses a member, and depends on the choice; by connection it does so in a pass of its own, for packets that come round
+//!   with their hash.
 
 mod buckets;
 pub mod hash;
@@ -39,6 +40,7 @@ use packet::Time;
 use ports::Mac;
 use serde::Serialize;
 
+pub(crate) use buckets::BucketCounters;
 use buckets::Buckets;
 pub use status::BondMember;
 pub(crate) use status::MemberInfo;
@@ -199,6 +201,8 @@ pub(crate) struct Bond {
     buckets: Buckets,
     /// The table in the datapath.
     output: Option<Arc<BondOutput>>,
+    /// What has gone by its buckets without that table.
+    pub counters: Arc<BucketCounters>,
     /// What flows depend on that ask by which members packets come or leave.
     pub version: Arc<BondVersion>,
     /// What all flows depend on that send to it: how that is done.
@@ -243,6 +247,7 @@ impl Bond {
             active_mac,
             buckets: Buckets::default(),
             output,
+            counters: Arc::default(),
             version: Arc::default(),
             way: Arc::default(),
             pending: BondChanges::default(),

@@ -17,18 +17,18 @@ pub(crate) struct Show<'a> {
 impl Display for Show<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (bond, settings) = (self.bond, self.bond.settings());
-        let id = bond.table_id();
-        // No packet goes round: the datapath has a table. What tools read here is whether packets are spread by connection.
+        // What tools read here is whether packets are spread by connection.
         let by_connection = settings.mode == BondMode::BalanceTcp;
-        let shown = |is: bool| if is { id } else { -1 };
         writeln!(f, "---- {} ----", bond.name)?;
         writeln!(f, "bond_mode: {}", settings.mode.name())?;
         let recirculates = if by_connection { "yes" } else { "no" };
-        writeln!(f, "bond may use recirculation: {recirculates}, Recirc-ID : {}", shown(by_connection))?;
+        let recirc_id = if by_connection { recirc_id(bond) } else { -1 };
+        writeln!(f, "bond may use recirculation: {recirculates}, Recirc-ID : {recirc_id}")?;
         writeln!(f, "bond-hash-basis: {}", settings.hash_basis)?;
         let lb_output = by_connection && settings.lb_output;
         let enabled = if lb_output { "enabled" } else { "disabled" };
-        writeln!(f, "lb_output action: {enabled}, bond-id: {}", shown(lb_output))?;
+        let table = if lb_output { bond.table_id() } else { -1 };
+        writeln!(f, "lb_output action: {enabled}, bond-id: {table}")?;
         if settings.mode == BondMode::BalanceSlb {
             writeln!(f, "all members active: {}", settings.all_members_active)?;
         }
@@ -76,6 +76,12 @@ impl Show<'_> {
     }
 }
 
+/// What stands for the recirculation id of a bond of `balance-tcp`: the number of its table in the datapath, with which no packet goes
+/// round. Packets to other members do, but each way to the bond has an id of its own: 0 stands for that.
+fn recirc_id(bond: &Bond) -> i64 {
+    bond.table().map_or(0, |table| table.id().into())
+}
+
 /// The first line of `bond/list`.
 pub const LIST_HEADER: &str = "bond\ttype\trecircID\tmembers\n";
 
@@ -86,7 +92,7 @@ impl Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bond = self.0;
         let names: Vec<&str> = bond.members().map(|(_, member)| &*member.name).collect();
-        let id = if bond.settings().mode == BondMode::BalanceTcp { bond.table_id() } else { 0 };
+        let id = if bond.settings().mode == BondMode::BalanceTcp { recirc_id(bond) } else { 0 };
         writeln!(f, "{}\t{}\t{id}\t{}", bond.name, bond.settings().mode.name(), names.join(", "))
     }
 }
@@ -97,15 +103,17 @@ const PRIORITY: u16 = 20;
 
 impl Bond {
     /// How the connections of a balanced bond are spread, as the flows that OVS would have for that, with their priority: one for each
-    /// bucket. None where another way is used than the datapath's table.
+    /// bucket. With the number that stands for a recirculation id, if there is one.
     pub(crate) fn flows(&self, now: Time) -> Vec<(u32, FlowStats)> {
         if self.settings().mode != BondMode::BalanceTcp {
             return Vec::new();
         }
-        let recirc_id = u128::try_from(self.table_id()).unwrap_or_default();
+        let recirc_id = self.table().map(|table| table.id());
         let flow = |(bucket, port, sent): (u8, _, Traffic)| {
             let mut matching = Match::any();
-            matching.set(Field::RecircId, recirc_id);
+            if let Some(recirc_id) = recirc_id {
+                matching.set(Field::RecircId, recirc_id.into());
+            }
             matching.set_masked(Field::DpHash, bucket.into(), u8::MAX.into());
             let shown = FlowStats {
                 matching,
