@@ -79,9 +79,12 @@ class Lldpd:
         # Its unprivileged half lives there.
         Path("/run/lldpd").mkdir(exist_ok=True)
         self.socket = self.dir / "socket"
-        self.process = host.start("lldpd", "-d", "-u", self.socket, "-I", "eth0", "-S", "a host of the test")
+        # It starts paused, reads this, and goes on. A command that changes settings writes all of them back as they were when it began:
+        # one that began before that would pause lldpd again.
+        settings = self.dir / "settings"
+        settings.write_text("configure lldp tx-interval 1\n")
+        self.process = host.start("lldpd", "-d", "-u", self.socket, "-O", settings, "-I", "eth0", "-S", "a host of the test")
         until(lambda: self.socket.exists(), what="lldpd")
-        self.ctl("configure", "lldp", "tx-interval", 1)
 
     def ctl(self, *words):
         return self.host.run("lldpcli", "-u", self.socket, *words, check=False).stdout
@@ -94,7 +97,7 @@ class Lldpd:
 
     def close(self):
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(30)
         shutil.rmtree(self.dir)
 
 
@@ -113,14 +116,17 @@ lldp = true
 """)
     lldpd = Lldpd(host)
     try:
-        # One that comes up after the first frames waits for the next one, 30 s later.
-        until(lambda: host.port in lldpd.neighbours(), 45, "Weir at lldpd")
-        chassis = lldpd.neighbours()[host.port]["chassis"][0]
+        # One that comes up after the first frame waits for the next one, 5 s later.
+        chassis = until(lambda: lldpd.neighbours().get(host.port), what="Weir at lldpd")["chassis"][0]
         assert chassis["name"][0]["value"] == "rack7" and "Weir" in chassis["descr"][0]["value"], chassis
         assert chassis["id"][0] == {"type": "mac", "value": json.loads(run("ip", "-j", "link", "show", host.port).stdout)[0]["address"]}
         assert {"type": "Bridge", "enabled": True} in chassis["capability"], chassis
-        until(lambda: "a host of the test" in daemon.appctl("lldp/show", host.port), 20, "lldpd at Weir")
-        shown = daemon.appctl("lldp/show")
+
+        def lldpd_at_weir():
+            shown = daemon.appctl("lldp/show", host.port)
+            return shown if "a host of the test" in shown else None
+
+        shown = until(lldpd_at_weir, what="lldpd at Weir")
         assert f"Port ID: {host.mac}" in shown and "System Name: " in shown and "Capabilities: " in shown, shown
     finally:
         lldpd.close()
