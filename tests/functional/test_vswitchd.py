@@ -173,11 +173,18 @@ def test_who_adds_a_port_finds_its_counters_at_once(ovs):
     assert [ovs.get("interface", "a", column) for column in ("ifindex", "link_resets")] == ["0", "0"]
     ovs.vsctl("add-port", "br0", "t", "--", "set", "interface", "t", "type=vxlan", "options:remote_ip=192.0.2.1")
     assert [ovs.get("interface", "t", column) for column in ("ifindex", "mtu")] == ["0", "[]"]
-    # Nor are those of another daemon left there for long.
+    # Those of another daemon are gone when the configuration is in force, as the database has it.
     ovs.stop()
-    ovs.vsctl("--no-wait", "set", "interface", "p1", "statistics:rx_packets=7")
-    ovs.start()
-    assert "rx_packets=0" in ovs.get("interface", "p1", "statistics")
+    ovs.vsctl("--no-wait", "set", "interface", "p1", "statistics:rx_packets=7", "--", "set", "open", ".", "next_cfg=99")
+    in_force = {"op": "wait", "table": "Open_vSwitch", "where": [], "columns": ["cur_cfg"], "until": "==", "rows": [{"cur_cfg": 99}]}
+    select = {"op": "select", "table": "Interface", "where": [["name", "==", "p1"]], "columns": ["statistics"]}
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(60)
+        server.connect(str(ovs.dir / "db.sock"))
+        server.sendall(json.dumps({"method": "transact", "id": 0, "params": ["Open_vSwitch", {**in_force, "timeout": 60_000}, select]}).encode())
+        ovs.start()
+        (row,) = json.loads(server.recv(65536))["result"][1]["rows"]
+    assert ["rx_packets", 0] in row["statistics"][1], row
 
 
 def test_the_counters_of_a_patch_port(ovs):

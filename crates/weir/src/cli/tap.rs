@@ -18,7 +18,7 @@ use super::{Error, RunningDaemon, shown};
 use crate::unixctl::Client;
 
 /// How long the daemon may take to say how much there was, once it has been told to end.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// The exit status after a signal.
 const INTERRUPTED: i32 = 130;

@@ -170,6 +170,7 @@ impl OvsdbSource {
         if !state.has_lock {
             self.is_unread = false;
             self.given.take()?;
+            self.stats_written = None;
             tracing::error!("another process has taken the lock of the database; removing all bridges");
             return Some(SourceEvent::Withdrawn);
         }
@@ -264,6 +265,8 @@ impl ConfigSource for OvsdbSource {
             let state = self.events.state();
             if state.synced && state.has_lock {
                 let wanted = read::read(&state.replica, &self.rules, true);
+                // Who finds the configuration in force finds no statistics of another daemon.
+                self.extent = self.extent_due(true);
                 return self.give(wanted);
             } else if state.synced && !told {
                 let pid = std::process::id();
