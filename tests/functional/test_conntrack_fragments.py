@@ -5,7 +5,8 @@ import socket
 
 import pytest
 from conftest import until
-from lib.conntrack import EST_IN, EST_OUT, FIREWALL, INVALID, NEIGHBOURS, NEW_IN, NEW_OUT, OTHER, Lab, hears, inside, udp
+from lib.conntrack import EST_IN, EST_OUT, FIREWALL, INVALID, NEIGHBOURS, NEW_IN, NEW_OUT, OTHER, Lab, hears, udp
+from lib.net import inside
 from scapy.layers.inet import IP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import Ether
@@ -26,8 +27,7 @@ table=2,cookie=3,priority=0,actions=drop
 
 def ping(host, address, size, count=3):
     """How many datagrams of this size come back."""
-    out = host.run("ping", "-n", "-c", count, "-i", "0.1", "-W", "2", "-s", size, "-M", "dont", address, check=False).stdout
-    return int(re.search(r"(\d+) received", out)[1])
+    return host.ping(address, count, 0.1, wait=2, size=size, fragments=True)
 
 
 def status(lab, line):

@@ -7,9 +7,9 @@ import time
 
 import pytest
 from conftest import until
-from lib.conntrack import NEIGHBOURS, Lab, inside, udp
+from lib.conntrack import NEIGHBOURS, Lab, udp
 from lib.daemon import config
-from lib.net import run
+from lib.net import inside, run
 
 TO_B = "table=0,in_port=1,udp,actions=2"
 RX, TX = "ovs_rx_qos_drops", "ovs_tx_qos_drops"

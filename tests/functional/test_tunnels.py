@@ -337,8 +337,7 @@ def test_what_is_too_long_is_fragmented_or_dropped_as_the_df_bit_says(lab, tmp_p
 
     def pings(size, count=5):
         """What is asked in one piece; the answers are fragmented before they enter the tunnel."""
-        r = weir.vm.run("ping", "-n", "-M", "dont", "-s", size, "-c", count, "-i", 0.02, "-W", 2, linux.in4, check=False)
-        return int(re.search(r"(\d+) received", r.stdout)[1])
+        return weir.vm.ping(linux.in4, count, 0.02, wait=2, size=size, fragments=True)
 
     until(lambda: pings(100, 1) == 1, what="a short ping")
     with weir.counts("datapath_drop_too_big", 5):

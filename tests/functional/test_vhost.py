@@ -270,14 +270,14 @@ def test_mtu(weir, net, testpmd, tmp_path):
                     flows=["in_port=1,actions=2", "in_port=2,actions=1"]))
     testpmd([virtio(tmp_path / "s")], "--forward-mode=icmpecho", "--auto-start", "--mbuf-size=9600")
     connected(w, "vhost0")
-    ping = ["ping", "-n", "-c", 2, "-W", 1, "-M", "do", "10.0.0.9", "-s"]
-    until(lambda: "2 received" in h.run(*ping, 1472, check=False).stdout, what="the guest answering")
-    assert "0 received" in h.run(*ping, 4000, check=False).stdout
+    ping = lambda size, wait=4: h.ping("10.0.0.9", 2, wait=wait, size=size, fragments=False)  # noqa: E731
+    until(lambda: ping(1472) == 2, what="the guest answering")
+    assert ping(4000, wait=1) == 0
     text = (w.dir / "weir.toml").read_text().replace('name = "vhost0"', 'name = "vhost0"\nmtu = 9000')
     w.configure(text)
     w.cli("reload")
     assert port(w, "vhost0")["mtu"] == 9000
-    assert "2 received" in h.run(*ping, 4000, check=False).stdout
+    assert ping(4000) == 2
     assert port(w, "vhost0")["link_up"], "without a new connection"
 
 

@@ -1,16 +1,10 @@
 """Hosts at a switch whose flows track connections, and sockets in them."""
 
-import ctypes
-import os
 import re
 import socket
-from contextlib import contextmanager
 
-from .net import run
+from .net import inside, run
 from .wait import until
-
-CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
 
 #: Resolution of addresses goes as it would without a switch, reports of multicast listeners go nowhere; all else is up to the
 #: test.
@@ -85,25 +79,6 @@ class Lab:
     def neighbour(self, host, address, mac):
         """Tells a host the Ethernet address of an address that nobody has."""
         host.run("ip", "neigh", "replace", address, "lladdr", mac, "dev", "eth0", "nud", "permanent")
-
-
-@contextmanager
-def inside(host):
-    """This thread is in the host's namespace; sockets made there stay there."""
-    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    there = os.open(f"/run/netns/{host.ns}", os.O_RDONLY)
-    try:
-        enter(there)
-        yield
-    finally:
-        enter(here)
-        os.close(here)
-        os.close(there)
-
-
-def enter(namespace):
-    if _libc.setns(namespace, CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "setns")
 
 
 def make(host, address, kind, protocol=0):

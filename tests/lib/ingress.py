@@ -25,12 +25,11 @@ def replace_while_packets_flow(w, a, b, texts):
     sniffer = b.sniff("udp", "port", "9")
     a.start("python3", "-c", SENDER)
     until(lambda: rules(w, a.port)[0][1] > 10, what="datagrams that are dropped")
-    ping = a.start("ping", "-n", "-c", "200", "-i", "0.01", "-W", "2", "10.0.0.2")
-    replaced = 0
-    while ping.poll() is None:
-        replaced += 1
+    pings = a.pings("10.0.0.2", interval=0.01)
+    for replaced in range(1, 30):
         w.cli("ingress", a.port, "set", texts[replaced % len(texts)])
-    assert replaced > 5 and "200 received" in ping.communicate()[0]
+    sent, answered = pings.stop()
+    assert sent == answered > 10
     assert "10.0.0.2.9" not in sniffer.seen()
     w.cli("ingress", a.port, "del")
     sniffer.sees("10.0.0.2.9")

@@ -1,15 +1,19 @@
 """Network namespaces and veth pairs for tests: made here, removed here, also when a test fails."""
 
 import contextlib
+import ctypes
 import itertools
 import os
-import re
 import signal
 import subprocess
+import sys
 import tempfile
 
+from . import ping
 from .wait import until
 
+CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
 _counter = itertools.count()
 
 
@@ -56,12 +60,52 @@ class Host:
     def mac(self):
         return self.run("cat", "/sys/class/net/eth0/address").stdout.strip()
 
-    def ping(self, address, count=3, interval=0.2, wait=4):
-        """How many of `count` pings were answered. Where at least one was, ping waits for the last answers only as long as the
-        interval, or twice the longest round trip."""
-        family = "-6" if ":" in address else "-4"
-        r = self.run("ping", family, "-n", "-c", count, "-i", interval, "-W", wait, address, check=False, timeout=60)
-        return int(re.search(r"(\d+) received", r.stdout)[1])
+    def ping(self, address, count=3, interval=0.2, wait=4, **kw):
+        """How many of `count` pings were answered (`lib.ping`)."""
+        with inside(self):
+            return ping.Ping(address, count, interval, wait, **kw).run()[1]
+
+    def pings(self, address, count=None, interval=0.02, wait=20):
+        """Pings in the background: so many, or until they are stopped."""
+        return Pings(self, address, count, interval, wait)
+
+
+class Pings:
+    """Pings in the background. They have begun when this returns."""
+
+    def __init__(self, host, address, count, interval, wait):
+        count = ["-c", count] if count else []
+        self.proc = host.start(sys.executable, ping.__file__, *count, "-i", interval, "-W", wait, address)
+        assert self.proc.stdout.readline() == "begins\n", self.proc.communicate()[1]
+
+    def stop(self):
+        """Sends no more. Of how many are how many answered."""
+        self.proc.send_signal(signal.SIGINT)
+        return self.ended()
+
+    def ended(self):
+        """The same, when there are as many as there are to be."""
+        sent, answered = self.proc.communicate(timeout=60)[0].split()
+        return int(sent), int(answered)
+
+
+@contextlib.contextmanager
+def inside(host):
+    """This thread is in the host's namespace; sockets made there stay there."""
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    there = os.open(f"/run/netns/{host.ns}", os.O_RDONLY)
+    try:
+        enter(there)
+        yield
+    finally:
+        enter(here)
+        os.close(here)
+        os.close(there)
+
+
+def enter(namespace):
+    if _libc.setns(namespace, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 class Sniffer:

@@ -13,9 +13,8 @@ import sys
 
 import pytest
 
-from .conntrack import inside
 from .daemon import WEIR, Database, Ovs
-from .net import Host, run
+from .net import Host, inside, run
 from .vswitch import OVS_DPDK
 from .wait import until
 
