@@ -255,7 +255,7 @@ def test_bonds_negotiate_by_lacp_and_spread_connections(joined):
                      "while True:\n d,p=s.recvfrom(99)\n s.sendto(d,p)")
     client = ("import socket\n"
               "for port in range(20000,20100):\n"
-              " s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n s.settimeout(2)\n s.bind(('10.0.0.1',port))\n"
+              " s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n s.settimeout(20)\n s.bind(('10.0.0.1',port))\n"
               " for n in range(5):\n  s.sendto(b'x',('10.0.0.2',7))\n  s.recv(9)\n")
     until(lambda: "10.0.0.2:7" in b.run("ss", "-lun").stdout, what="the server")
     a.run("python3", "-c", client, timeout=120)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import until
-from lib.conntrack import FIREWALL, INVALID, NEIGHBOURS, NEW_IN, Lab, connect, exchange, hears, listen, make, stream, udp
+from lib.conntrack import FIREWALL, INVALID, NEIGHBOURS, NEW_IN, PATIENCE, Lab, connect, exchange, hears, listen, make, stream, udp
 from lib.daemon import SCHEMA
 from lib.net import run
 
@@ -34,10 +34,10 @@ def opened(lab, port, count):
     a, b = lab.hosts
     pairs = []
     with listen(b, "10.0.0.2", port) as server:
-        server.settimeout(1)
+        server.settimeout(PATIENCE)
         for _ in range(count):
             try:
-                client = connect(a, "10.0.0.2", port, timeout=0.7)
+                client = connect(a, "10.0.0.2", port, timeout=2)
             except TimeoutError:
                 continue
             pairs.append((client, server.accept()[0]))
@@ -200,7 +200,7 @@ def test_a_flushed_stream_is_picked_up_by_the_side_that_may_open(lab):
     with pytest.raises(TimeoutError):
         client.recv(100)
     assert lab.counts(NEW_IN) >= 1
-    client.settimeout(5)
+    client.settimeout(PATIENCE)
     client.sendall(b"from inside")
     assert server.recv(100) == b"from inside"
     assert client.recv(100) == b"from outside", "sent again"

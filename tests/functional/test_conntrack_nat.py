@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from conftest import until
-from lib.conntrack import NEIGHBOURS, Lab, connect, exchange, hears, listen, make, refused, stream, udp
+from lib.conntrack import NEIGHBOURS, PATIENCE, Lab, connect, exchange, hears, listen, make, refused, stream, udp
 from lib.net import run
 
 #: What port 1 opens has another source behind port 2; `{nat}` is the argument of `nat`, `{nat6}` that for IPv6.
@@ -73,7 +73,7 @@ def test_a_port_that_is_taken_is_translated_as_well(lab):
             s.bind((own, 5000))
             s.connect(("10.0.0.2", 8000))
             end, peer = server.accept()
-            end.settimeout(3)
+            end.settimeout(PATIENCE)
             exchange(s, end)
             seen.add(peer)
     assert {address for address, _ in seen} == {"10.0.0.100"} and len(seen) == 2
@@ -86,7 +86,7 @@ def peers(lab, count, to="10.0.0.2", there="10.0.0.2"):
         server.listen(count)
         pairs = [(connect(a, to, 8000), *server.accept()) for _ in range(count)]
     for client, end, _ in pairs:
-        end.settimeout(3)
+        end.settimeout(PATIENCE)
         exchange(client, end)
     return [peer[:2] for _, _, peer in pairs]
 
@@ -139,7 +139,7 @@ def test_only_ports_that_are_taken_change_with_zero_addresses(lab):
         end2, peer2 = server.accept()
     assert peer1 == ("10.0.0.1", 5000) and peer2[0] == "10.0.0.1" and peer2[1] != 5000
     for pair in ((first, end1), (second, end2)):
-        pair[1].settimeout(3)
+        pair[1].settimeout(PATIENCE)
         exchange(*pair)
 
 
@@ -176,7 +176,7 @@ def test_a_load_balancer_spreads_connections(ovs, net, vip, one, two):
         for _ in range(40):
             client = connect(a, vip, 80)
             server, end, peer = until(lambda: accepted(first, second), what="the connection at one of the servers")
-            end.settimeout(3)
+            end.settimeout(PATIENCE)
             used[server] += 1
             # The servers see the client as it is, and the client nobody but the balancer.
             assert peer[:2] == client.getsockname()[:2] and client.getpeername()[:2] == (vip, 80)

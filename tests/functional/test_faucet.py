@@ -65,7 +65,7 @@ while True:
 CLIENT = """
 import socket, sys
 try:
-    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1.5)
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3]))
     data = b''.join(iter(lambda: s.recv(1 << 16), b''))
     print('all' if data == sys.argv[2].encode() * 50000 else f'{len(data)} bytes')
 except TimeoutError:
@@ -176,9 +176,9 @@ def serve(host, address, *ports):
     assert server.stdout.readline() == "ready\n", server.stderr.read()
 
 
-def fetch(host, address, port):
+def fetch(host, address, port, timeout=20):
     """What comes of a connection: "all" that the server sends, or "timeout"."""
-    return host.run(sys.executable, "-c", CLIENT, address, port).stdout.strip()
+    return host.run(sys.executable, "-c", CLIENT, address, port, timeout).stdout.strip()
 
 
 @pytest.mark.parametrize("kind", ["hardware: Open vSwitch", "hardware: Open vSwitch TFM", "group_table: true"])
@@ -270,10 +270,10 @@ def test_access_lists(network):
     serve(h2, h2.address6, 23, 80)
     sniffer = sink.sniff("tcp or vlan")
     assert fetch(h1, h2.address, 80) == "all" and fetch(h1, h2.address6, 80) == "all"
-    assert fetch(h1, h2.address, 23) == "timeout" and fetch(h1, h2.address6, 23) == "timeout"
+    assert fetch(h1, h2.address, 23, 1.5) == "timeout" and fetch(h1, h2.address6, 23, 1.5) == "timeout"
     assert fetch(h1, h2.address, 82) == "all"
-    assert fetch(h1, h2.address, 81) == "timeout"
-    assert fetch(h1, h2.address, 83) == "timeout"
+    assert fetch(h1, h2.address, 81, 1.5) == "timeout"
+    assert fetch(h1, h2.address, 83, 1.5) == "timeout"
     sniffer.sees("10.0.100.2.83")
     seen = sniffer.seen()
     assert ".23:" not in seen and ".80:" not in seen, seen

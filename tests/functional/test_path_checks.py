@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,21 @@ def test_sessions_do_not_flap_while_flows_change(weir, net, sessions, patch):
     finally:
         for left, _ in links if not patch else []:
             run("ip", "link", "del", left, check=False)
+
+
+def test_a_daemon_that_stood_still_does_not_blame_its_peers(weir, net):
+    """For longer than the detection time: what came meanwhile is taken first, as is what its own sessions have to say."""
+    lefts, rights = zip(*((f"{net.tag}l{n}", f"{net.tag}r{n}") for n in range(20)))
+    there = {**dict(zip(lefts, rights)), **dict(zip(rights, lefts))}
+    daemon = weir(MANY.format(lefts=many(lefts, there), rights=many(rights, there)))
+    until(lambda: daemon.appctl("bfd/show").count("Local Session State: up") == 40, what="all sessions")
+    for _ in range(3):
+        daemon.signal(signal.SIGSTOP)
+        time.sleep(0.6)
+        daemon.signal(signal.SIGCONT)
+        time.sleep(0.2)
+    text = daemon.appctl("bfd/show")
+    assert text.count("Local Session State: up") == text.count("Local Diagnostic: No Diagnostic") == 40, text
 
 
 def test_a_tunnel_is_checked(lab):

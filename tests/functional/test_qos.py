@@ -5,7 +5,7 @@ import socket
 
 import pytest
 from conftest import until
-from lib.conntrack import NEIGHBOURS, Lab, udp
+from lib.conntrack import NEIGHBOURS, SO_RCVBUFFORCE, Lab, udp
 from lib.net import run
 
 HTB = ["type=linux-htb", "other_config:max-rate=80000000"]
@@ -44,8 +44,8 @@ def classes(lab):
 def send(lab, to, count, size=972):
     a, b = lab.hosts
     with udp(b, "10.0.0.2", to) as server, udp(a, "10.0.0.1") as client:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        server.settimeout(10)
+        server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
+        server.settimeout(30)
         for _ in range(count):
             client.sendto(bytes(size), ("10.0.0.2", to))
         for _ in range(count):
@@ -186,7 +186,7 @@ def test_a_file_says_which_queues_a_port_has(weir, net):
     daemon = weir(config(TWO.format(most=40_000_000)))
     until(lambda: "max-rate: 40000000" in daemon.appctl("qos/show", b.port), what="the queue")
     with udp(b, "10.0.0.2", 5000) as server, udp(a, "10.0.0.1") as client:
-        server.settimeout(10)
+        server.settimeout(30)
         client.sendto(b"to queue 1", ("10.0.0.2", 5000))
         assert server.recv(100) == b"to queue 1"
     # Traffic is counted by the kernel's class.

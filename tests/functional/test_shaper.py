@@ -4,7 +4,7 @@ import re
 import socket
 import time
 
-from lib.conntrack import udp
+from lib.conntrack import SO_RCVBUFFORCE, udp
 from lib.wait import until
 from test_qos import HTB, lab, port, send, set_qos, shown  # noqa: F401
 
@@ -140,8 +140,8 @@ def test_changes_lose_and_overtake_nothing_that_waits(lab):  # noqa: F811
 
     changes = [workers, lambda: set_qos(lab, *HTB, q1=["other_config:max-rate=50000000"]), lambda: ovs.vsctl("clear", "port", port(lab), "qos")]
     with udp(b, "10.0.0.2", 7001) as server, udp(a, "10.0.0.1") as client:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        server.settimeout(10)
+        server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
+        server.settimeout(30)
         for change in changes:
             set_qos(lab, *HTB, q1=slow)
             until(lambda: ovs.appctl("qos/show", port(lab)).count("max-rate: 1000000\n") == 1, what="the slow queue")

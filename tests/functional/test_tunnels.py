@@ -80,7 +80,7 @@ while True:
 ASK = """
 import socket, sys
 u = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
-u.settimeout(5)
+u.settimeout(20)
 u.connect((sys.argv[1], 9100))
 for n in range(int(sys.argv[2])):
     u.send(b"%d" % n)

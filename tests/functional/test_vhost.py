@@ -92,6 +92,21 @@ def statistics(w, name):
     return port(w, name)["statistics"]
 
 
+def circulates(guest, command, condition, what):
+    """Has the guest begin to send frames round, until a condition holds. Those that come while a ring is not there yet are dropped, and
+    none goes round then: it is told again."""
+    def begins():
+        guest.run(command)
+        try:
+            until(condition, 5)
+        except AssertionError:
+            guest.run("stop")
+            return False
+        return True
+
+    until(begins, 60, what)
+
+
 @pytest.mark.parametrize("packed", [0, 1], ids=["split", "packed"])
 @pytest.mark.parametrize("kind", ["afpacket", "afxdp"])
 def test_a_guest_answers_pings(weir, net, testpmd, tmp_path, kind, packed):
@@ -183,8 +198,7 @@ def test_a_port_is_removed_under_traffic(weir, testpmd, tmp_path):
     guest = testpmd([virtio(tmp_path / f"s{n}", n) for n in (0, 1)], "--forward-mode=io")
     for name in ("vhost0", "vhost1"):
         connected(w, name)
-    guest.run("start tx_first 4")
-    until(lambda: statistics(w, "vhost0")["rx_packets"] > 1000, what="frames circulating")
+    circulates(guest, "start tx_first 4", lambda: statistics(w, "vhost0")["rx_packets"] > 1000, "frames circulating")
     w.configure(config(ports[:1]))
     w.cli("reload")
     assert [p["name"] for p in w.json("show")["bridges"][0]["ports"]] == ["vhost0"]
@@ -192,8 +206,7 @@ def test_a_port_is_removed_under_traffic(weir, testpmd, tmp_path):
     w.cli("reload")
     connected(w, "vhost1")
     guest.run("stop")
-    guest.run("start tx_first 4")
-    until(lambda: statistics(w, "vhost1")["tx_packets"] > 1000, what="frames circulating again")
+    circulates(guest, "start tx_first 4", lambda: statistics(w, "vhost1")["tx_packets"] > 1000, "frames circulating again")
 
 
 @pytest.mark.parametrize("packed", [0, 1], ids=["split", "packed"])
@@ -205,24 +218,24 @@ def test_a_guest_has_several_queues(weir, testpmd, tmp_path, packed):
     for name in ("vhost0", "vhost1"):
         connected(w, name)
 
-    def queues():
-        return [line for line in w.appctl("dpif-netdev/pmd-rxq-show").splitlines() if "vhost0" in line]
+    def enabled():
+        """How many queues of each port are polled. A guest enables them one by one."""
+        lines = w.appctl("dpif-netdev/pmd-rxq-show").splitlines()
+        return [sum(name in line and "(enabled)" in line for line in lines) for name in ("vhost0", "vhost1")]
 
-    until(lambda: len(queues()) == 4, what="four queues being polled")
-    assert all("(enabled)" in line for line in queues())
+    until(lambda: enabled() == [4, 4], what="four queues being polled")
     assert port(w, "vhost0")["status"]["num_of_vrings"] == "8"
-    guest.run("start tx_first 8")
-    until(lambda: all(counter(w, 1, f"rx_q{q}_good_packets") > 100 for q in range(4)), what="traffic in every queue")
+    in_all = lambda: all(counter(w, 1, f"rx_q{q}_good_packets") > 100 for q in range(4))  # noqa: E731
+    circulates(guest, "start tx_first 8", in_all, "traffic in every queue")
     guest.run("stop")
     # Fewer queues from now on: the guest takes the device down and up.
     guest.run("port stop all")
     guest.run("port config all rxq 2")
     guest.run("port config all txq 2")
     guest.run("port start all")
-    until(lambda: sum("(enabled)" in line for line in queues()) == 2, what="two queues being left")
+    until(lambda: enabled() == [2, 2], what="two queues being left")
     before = statistics(w, "vhost0")["rx_packets"]
-    guest.run("start tx_first")
-    until(lambda: statistics(w, "vhost0")["rx_packets"] > before + 1000, what="traffic in two queues")
+    circulates(guest, "start tx_first", lambda: statistics(w, "vhost0")["rx_packets"] > before + 1000, "traffic in two queues")
 
 
 def test_a_full_ring_is_counted_and_harms_nobody(weir, net, testpmd, tmp_path):

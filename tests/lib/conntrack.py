@@ -36,6 +36,13 @@ table=1,priority=0,cookie=0x17,actions=drop
 INVALID, RELATED_OUT, RELATED_IN, NEW_OUT, NEW_IN, EST_OUT, EST_IN, OTHER = range(0x10, 0x18)
 
 
+#: SO_RCVBUF without the kernel's limit.
+SO_RCVBUFFORCE = 33
+
+#: For how long something is waited for that has to come, in seconds. Tests that wait in vain set less.
+PATIENCE = 20
+
+
 class Lab:
     """br0 with a host at each of ports 1, 2, ...: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2, ..."""
 
@@ -85,7 +92,7 @@ def make(host, address, kind, protocol=0):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with inside(host):
         s = socket.socket(family, kind, protocol)
-    s.settimeout(3)
+    s.settimeout(PATIENCE)
     return s
 
 
@@ -109,7 +116,7 @@ def listen(host, address, port):
     return s
 
 
-def connect(host, address, port, source=None, timeout=3):
+def connect(host, address, port, source=None, timeout=PATIENCE):
     """A stream from a host; raises OSError where it does not come about."""
     s = make(host, address, socket.SOCK_STREAM)
     s.settimeout(timeout)
@@ -125,7 +132,7 @@ def stream(a, b, address, port, to=None, source=None):
     with listen(b, address, port) as server:
         client = connect(a, to or address, port, source)
         end = server.accept()[0]
-    end.settimeout(3)
+    end.settimeout(PATIENCE)
     exchange(client, end)
     return client, end
 
@@ -148,7 +155,7 @@ def refused(host, address, port):
 
 
 def hears(s):
-    """What comes to a datagram socket, and from where; None where nothing does."""
+    """What comes to a datagram socket, and from where; None where nothing does within its timeout."""
     try:
         return s.recvfrom(65536)
     except TimeoutError:

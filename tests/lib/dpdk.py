@@ -75,7 +75,7 @@ class Testpmd:
                                      stderr=self.log, bufsize=0)
         self.pending = b""
         try:
-            self.banner = self.answer(30)
+            self.banner = self.answer(60)
         except BaseException:
             self.close()
             raise
@@ -94,7 +94,7 @@ class Testpmd:
         text, self.pending = self.pending.split(self.PROMPT, 1)
         return text.decode(errors="replace")
 
-    def run(self, command, seconds=20):
+    def run(self, command, seconds=60):
         self.proc.stdin.write(command.encode() + b"\n")
         return self.answer(seconds)
 

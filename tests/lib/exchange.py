@@ -10,7 +10,7 @@ import hashlib, socket, sys, threading
 address = sys.argv[1]
 family = socket.AF_INET6 if ':' in address else socket.AF_INET
 udp = socket.socket(family, socket.SOCK_DGRAM)
-udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+udp.setsockopt(socket.SOL_SOCKET, 33, 1 << 22)  # SO_RCVBUFFORCE
 udp.bind((address, 9000))
 def echo():
     while True:
@@ -40,8 +40,8 @@ s.shutdown(socket.SHUT_WR)
 back = b''.join(iter(lambda: s.recv(1 << 16), b''))
 assert back == hashlib.sha256(data).digest() + data, f'{len(back)} bytes came back'
 u = socket.socket(family, socket.SOCK_DGRAM)
-u.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-u.settimeout(5)
+u.setsockopt(socket.SOL_SOCKET, 33, 1 << 22)  # SO_RCVBUFFORCE
+u.settimeout(20)
 u.connect((address, port))
 for size in (18, 1000, 1001):
     parts = [bytes([n]) * size for n in range(datagrams)]

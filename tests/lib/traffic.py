@@ -23,19 +23,32 @@ while not ended.is_set():
 print(n)
 """
 
-# Prints the numbers that came, one by one, until none has come for two seconds.
+# Prints the numbers that came, one by one. Its input says how many there are when no more are sent: then, until so many have come, or none has for
+# five seconds.
 RECEIVER = """
-import socket, sys
+import select, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+s.setsockopt(socket.SOL_SOCKET, 33, 1 << 22)  # SO_RCVBUFFORCE
 s.bind((sys.argv[1], 9))
 print('ready', flush=True)
-while True:
-    try:
-        print(int.from_bytes(s.recv(4), 'big'))
-    except TimeoutError:
+came, count = 0, None
+while came != count:
+    sources = [s] if count is not None else [s, sys.stdin]
+    ready = select.select(sources, [], [], None if count is None else 5)[0]
+    if not ready:
         break
-    s.settimeout(2)
+    if s in ready:
+        print(int.from_bytes(s.recv(4), 'big'))
+        came += 1
+    elif sys.stdin in ready:
+        count = int(sys.stdin.readline())
+# What comes twice comes soon.
+s.settimeout(0.2)
+try:
+    while True:
+        print(int.from_bytes(s.recv(4), 'big'))
+except TimeoutError:
+    pass
 """
 
 
@@ -44,7 +57,7 @@ class Traffic:
 
     def __init__(self, a, b, address, new_connections=False, size=4):
         self.to = b
-        self.receiver = b.start(sys.executable, "-c", RECEIVER, address)
+        self.receiver = b.start(sys.executable, "-c", RECEIVER, address, stdin=subprocess.PIPE)
         assert self.receiver.stdout.readline() == "ready\n"
         # The slow path has room for some hundreds that wait.
         how = ["0.002", "new"] if new_connections else ["0.0005", "one"]
@@ -57,8 +70,8 @@ class Traffic:
     def check(self, in_order=True, lost=0):
         """Ends it: all came but so many, each once, in order. Returns how many came. Several handlers keep the order of
         each connection only."""
-        sent = int(self.sender.communicate(timeout=20)[0])
-        came = [int(line) for line in self.receiver.communicate(timeout=30)[0].split()]
+        sent = int(self.sender.communicate(timeout=60)[0])
+        came = [int(line) for line in self.receiver.communicate(f"{sent}\n", timeout=60)[0].split()]
         assert sent > 100
         assert (came if in_order else sorted(came)) == sorted(set(came) & set(range(sent))), "in order, and once"
         assert len(came) >= sent - lost, f"{sent} sent, {len(came)} came"

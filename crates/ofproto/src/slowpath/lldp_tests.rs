@@ -36,9 +36,9 @@ fn attach(bed: &Bed, mappings: &[(u32, u16)]) {
 
 /// What is sent when all that is due has run, and when it is due again in milliseconds.
 fn turn(bed: &Bed) -> (Vec<(u32, Lldpdu)>, Option<u64>) {
-    let mut next = bed.switch.run_due_path_checks();
+    let mut next = bed.switch.run_due_path_checks(Duration::ZERO);
     while next.is_some_and(|next| next <= bed.clock.now()) {
-        next = bed.switch.run_due_path_checks();
+        next = bed.switch.run_due_path_checks(Duration::ZERO);
     }
     bed.poll();
     let sent = bed.sent();
@@ -98,7 +98,7 @@ fn many_agents_run_a_few_at_a_time() {
     (1..=40).for_each(|port| bed.bridge.set_lldp(OfPort(port), true));
     let now = bed.clock.now();
     // What checks paths comes in between.
-    assert!(bed.switch.run_due_path_checks().is_some_and(|next| next <= now));
+    assert!(bed.switch.run_due_path_checks(Duration::ZERO).is_some_and(|next| next <= now));
     bed.poll();
     let first = bed.sent().len();
     assert!(first < 40, "{first}");

@@ -54,7 +54,7 @@ impl Watched {
 
     /// Does what the daemon's threads do, and hands the peer what is for it.
     fn turn(&mut self) {
-        self.bed.switch.run_due_path_checks();
+        self.bed.switch.run_due_path_checks(Duration::ZERO);
         self.bed.switch.apply_path_checks();
         self.bed.poll();
         let now = self.now();
@@ -127,7 +127,7 @@ fn a_device_that_is_closed_is_in_nobodys_hands() {
     let bed = Bed::new(1);
     bed.bridge.set_path_checks(OfPort(1), PathCheckConfig { cfm_mpid: Some(3), ..with_bfd(&[]) });
     bed.bridge.set_lldp(OfPort(1), true);
-    bed.switch.run_due_path_checks();
+    bed.switch.run_due_path_checks(Duration::ZERO);
     let device = std::sync::Arc::downgrade(&bed.bridge.port(OfPort(1)).unwrap().device.unwrap());
     bed.bridge.close_device(OfPort(1)).unwrap();
     bed.switch.revalidate();
@@ -275,7 +275,7 @@ fn sessions_run_while_the_tables_are_changed() {
     let (done, is_done) = mpsc::channel();
     let other = switch.clone();
     std::thread::spawn(move || {
-        other.run_due_path_checks();
+        other.run_due_path_checks(Duration::ZERO);
         done.send(()).unwrap();
     });
     is_done.recv_timeout(Duration::from_secs(60)).expect("the session waits for the tables");

@@ -89,11 +89,11 @@ impl Switch {
     }
 
     /// Runs the sessions that are due and sends their frames. Returns when it is to be done again, unless something happens before;
-    /// `None`: not before.
-    pub fn run_due_path_checks(&self) -> Option<Time> {
+    /// `None`: not before. It is so `late` because this thread could not run before: peers are not blamed for that.
+    pub fn run_due_path_checks(&self, late: Duration) -> Option<Time> {
         let (frames, has_changed, next) = {
             let mut sessions = self.path_sessions.lock();
-            let frames = sessions.run(self.clock.now());
+            let frames = sessions.run(self.clock.now(), late);
             (frames, sessions.has_changed(), sessions.next_wakeup())
         };
         if has_changed {
@@ -174,7 +174,7 @@ impl Switch {
 
     /// Puts in force what an operator has said before he is answered.
     fn take_override(self: &Arc<Switch>) {
-        self.run_due_path_checks();
+        self.run_due_path_checks(Duration::ZERO);
         self.apply_path_checks();
     }
 }

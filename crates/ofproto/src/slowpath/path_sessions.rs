@@ -251,10 +251,11 @@ impl PathSessions {
         self.paths.update(port, |path| path.cfm.as_mut().map(|point| point.receive(now, frame))).flatten()
     }
 
-    /// Does what is due. Returns the frames to be sent.
-    pub fn run(&mut self, now: Time) -> Vec<PathFrame> {
+    /// Does what is due, and was due up to so long before (`late`). Returns the frames to be sent.
+    pub fn run(&mut self, now: Time, late: Duration) -> Vec<PathFrame> {
         let (mut frames, changed) = (Vec::new(), &mut self.changed);
         self.paths.run(now, |port, path| {
+            path.bfd.iter_mut().for_each(|session| session.excuse(now, late));
             let (sent, oam) = path.run(now);
             let dp_port = path.interface.dp_port;
             frames.extend(sent.into_iter().map(|bytes| PathFrame { port, dp_port, bytes, oam }));

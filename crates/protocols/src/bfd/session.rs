@@ -90,6 +90,8 @@ pub struct Session {
     pub(super) next_tx: Time,
     /// When the peer has been silent for the detection time (6.8.4).
     pub(super) detect_time: Time,
+    /// Whether it was put off since the last packet.
+    is_excused: bool,
     pub(super) last_forwarding: bool,
     forwarding_override: Option<bool>,
     flap_count: u64,
@@ -159,6 +161,7 @@ impl Session {
             last_tx: None,
             next_tx: Time::default(),
             detect_time: Time::default(),
+            is_excused: false,
             last_forwarding: false,
             forwarding_override: None,
             flap_count: 0,
@@ -244,7 +247,8 @@ impl Session {
         }
         // The detection time is looked at in `run` only: where that is late, packets that came in time are taken first.
         self.take_remote(now, &control);
-        self.detect_time = now + self.rx_interval() * u32::from(control.detect_mult);
+        self.detect_time = now + self.detection();
+        self.is_excused = false;
         self.step(now, control.state);
         if self.settings.forwarding_if_rx {
             self.demand_until = now + self.settings.min_rx * DEMAND_RX_PERIODS;
@@ -347,6 +351,22 @@ impl Session {
         }
         let frame = self.tx_deadline().filter(|at| *at <= now).map(|_| self.transmit(now));
         Outcome { frame, status_changed: std::mem::take(&mut self.status_changed) }
+    }
+
+    /// After the last packet, the peer may be silent for so long.
+    fn detection(&self) -> Duration {
+        self.rx_interval() * u32::from(self.remote.mult)
+    }
+
+    /// Nobody has looked at the session for `late`, as where the machine stood still. A detection time that has passed meanwhile is put off
+    /// by as much: packets that came in time have not been taken yet, and where both ends are of one machine, they have not been sent. That
+    /// is done once, so that a peer that is silent is found out also by those who are always late.
+    pub fn excuse(&mut self, now: Time, late: Duration) {
+        let has_passed_meanwhile = self.detect_time <= now && now.since(self.detect_time) < late;
+        if self.state > State::Down && has_passed_meanwhile && !self.is_excused {
+            self.detect_time = now + late.min(self.detection());
+            self.is_excused = true;
+        }
     }
 
     fn expire(&mut self, now: Time) {

@@ -372,6 +372,37 @@ fn a_run_that_is_late_takes_what_has_come_first() {
 }
 
 #[test]
+fn a_peer_is_not_blamed_for_the_time_in_which_nobody_looked() {
+    let mut pair = Pair::new([&[("min_rx", "100")], &[("min_tx", "100")]]);
+    pair.pass(4_000, 0);
+    let session = &mut pair.sessions[0];
+    let silent_at = session.detect_time;
+    // The thread was away for ten seconds, and what has come meanwhile is not taken yet.
+    let (back, late) = (at(14_000), Duration::from_secs(10));
+    session.excuse(back, late);
+    session.run(back, 0);
+    assert!(silent_at < back && session.state() == State::Up);
+    assert_eq!(session.next_wakeup().map(|next| next > back), Some(true), "no haste");
+    // No longer than the detection time, and once.
+    let end = session.detect_time;
+    assert!(end <= back + Duration::from_millis(300), "{end:?}");
+    session.excuse(end, late);
+    session.run(end, 0);
+    assert_eq!((session.state(), session.diagnostic), (State::Down, Diagnostic::EXPIRED));
+}
+
+#[test]
+fn who_looks_in_time_excuses_nobody() {
+    let mut pair = Pair::new([&[("min_rx", "100")], &[("min_tx", "100")]]);
+    pair.pass(4_000, 0);
+    let session = &mut pair.sessions[0];
+    let now = session.detect_time + Duration::from_millis(1);
+    session.excuse(now, Duration::from_millis(1));
+    session.run(now, 0);
+    assert_eq!(session.state(), State::Down);
+}
+
+#[test]
 fn discriminators_are_not_zero_and_not_taken() {
     let mut first = Random::new(5);
     let taken = new_discriminator(&mut first, |_| false);

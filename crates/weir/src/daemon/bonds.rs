@@ -17,7 +17,7 @@ use super::service::Service;
 /// Starts the thread.
 pub fn start(engine: &Engine) -> Result<Service, Error> {
     let clock = engine.clock.clone();
-    let run = move |switch: &Arc<Switch>| -> Option<Time> {
+    let run = move |switch: &Arc<Switch>, _| -> Option<Time> {
         switch.apply_path_checks();
         let next = switch.run_due_bonds();
         switch.tell_lacp_changes();

@@ -4,6 +4,7 @@
 //! down is left to the thread of the bonds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ofproto::Switch;
 
@@ -13,11 +14,12 @@ use super::service::Service;
 
 /// Starts the thread.
 pub fn start(engine: &Engine) -> Result<Service, Error> {
-    Service::start_timed("path-checks", engine, |switch| switch.run_due_path_checks(), Switch::wait_for_path_checks)
+    let run = |switch: &Arc<Switch>, late| switch.run_due_path_checks(late);
+    Service::start_timed("path-checks", engine, run, Switch::wait_for_path_checks)
 }
 
 /// Does all that is due, for tests that warp the clock.
 pub fn run(switch: &Arc<Switch>) {
-    switch.run_due_path_checks();
+    switch.run_due_path_checks(Duration::ZERO);
     switch.apply_path_checks();
 }

@@ -43,19 +43,22 @@ impl Service {
     }
 
     /// Starts a thread of the switch that runs what is due, which says when it is due again, and waits until then or until something
-    /// happens before.
+    /// happens before. It is told how long after that time it runs: the thread may have had no core, or may have waited for a lock.
     pub fn start_timed(
         name: &str,
         engine: &Engine,
-        run: impl Fn(&Arc<Switch>) -> Option<Time> + Send + 'static,
+        run: impl Fn(&Arc<Switch>, Duration) -> Option<Time> + Send + 'static,
         wait: impl Fn(&Switch, Duration) + Send + 'static,
     ) -> Result<Service, Error> {
         let (switch, clock) = (engine.switch.clone(), engine.clock.clone());
+        let mut late = Duration::ZERO;
         let turn = move || {
-            let began = Instant::now();
-            let until_due = run(&switch).map_or(LONGEST_WAIT, |next| next.since(clock.now()));
-            wait(&switch, until_due.clamp(SHORTEST_WAIT, LONGEST_WAIT));
+            let (began, now) = (Instant::now(), clock.now());
+            let next = run(&switch, late);
+            let after = |now| next.map_or(LONGEST_WAIT, |next| next.since(now)).clamp(SHORTEST_WAIT, LONGEST_WAIT);
+            wait(&switch, after(clock.now()));
             std::thread::sleep(SHORTEST_WAIT.saturating_sub(began.elapsed()));
+            late = began.elapsed().saturating_sub(after(now));
         };
         Service::start(name, || (), turn)
     }

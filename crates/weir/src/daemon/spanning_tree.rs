@@ -13,7 +13,8 @@ use super::service::Service;
 
 /// Starts the thread.
 pub fn start(engine: &Engine) -> Result<Service, Error> {
-    Service::start_timed("spanning-tree", engine, Switch::run_due_spanning_trees, Switch::wait_for_spanning_trees)
+    let run = |switch: &Arc<Switch>, _| switch.run_due_spanning_trees();
+    Service::start_timed("spanning-tree", engine, run, Switch::wait_for_spanning_trees)
 }
 
 /// Does all that is due, for tests that warp the clock.
