@@ -72,7 +72,7 @@ in_host() {
 
 # answers FROM TO: how many of three pings are answered.
 answers() {
-    in_host "$1" ping -n -q -c 3 -i 0.1 -W 1 "10.111.0.$2" | sed -n 's/.* \([0-9]*\) received.*/\1/p' || true
+    in_host "$1" ping -n -q -c 3 -i 0.3 -W 1 "10.111.0.$2" | sed -n 's/.* \([0-9]*\) received.*/\1/p' || true
 }
 
 all_pairs="1-2 1-3 2-3 2-1 3-1 3-2"

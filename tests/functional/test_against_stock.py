@@ -30,7 +30,7 @@ def test_random_pipelines(ovs, stock, first):  # noqa: F811
             for side in (stock, weir):
                 assert side.call("netdev-dummy/receive", f"p{port}", frame)["error"] is None, f"seed {seed}: {frame}"
             try:
-                until(lambda: stock.sent() == weir.sent(), 3, "the same frames")
+                until(lambda: stock.sent() == weir.sent(), what="the same frames")
             except AssertionError:
                 assert weir.sent() == stock.sent(), f"seed {seed}: packet {number}, {frame} at port {port}"
         # In older versions, much of the flows has no words.

@@ -122,7 +122,7 @@ def test_there_may_be_no_log_file(ovs):
     until(lambda: run("ovs-appctl", "-t", "ovs-vswitchd", "version", env=ovs.env, check=False).returncode == 0)
     assert refused(ovs, "vlog/reopen") == "Logging to file not configured"
     ovs.appctl("exit")
-    assert p.wait(10) == 0
+    assert p.wait(30) == 0
 
 
 def test_a_full_disk_loses_messages_and_nothing_else(ovs):
@@ -167,7 +167,7 @@ def test_logging_is_there_before_the_database(ovs):
     ovs.appctl("vlog/set", "bridge:warn")
     assert level(ovs, "bridge") == ["WARN", "WARN", "WARN"]
     ovs.appctl("exit")
-    assert p.wait(10) == 0
+    assert p.wait(30) == 0
     ovs.start_server()
 
 
@@ -175,7 +175,7 @@ def test_the_system_log_gets_its_messages(ovs):
     import socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind(str(ovs.dir / "syslog"))
-        log.settimeout(10)
+        log.settimeout(30)
         ovs.start(f"--syslog-method=unix:{ovs.dir}/syslog", "-vsyslog:off", "-vunixctl:syslog:dbg")
         ovs.appctl("vlog/set", "FACILITY:local3")
         log.recv(65536)
@@ -363,8 +363,9 @@ def test_a_paused_revalidator_leaves_flows_as_they_are(switch):
     assert len(dump(switch)) == 1
     switch.appctl("revalidator/resume")
     until(lambda: dump(switch) == [])
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=60000")
     receive(switch, "p1", 1)
-    assert len(dump(switch)) == 1
+    until(lambda: len(dump(switch)) == 1, what="a flow again")
     switch.appctl("revalidator/purge")
     assert dump(switch) == []
 
@@ -520,7 +521,7 @@ def test_connections_to_controllers_are_made_anew(ovs):
         first, _ = controller.accept()
         ovs.appctl("bridge/reconnect", "br0")
         second, _ = controller.accept()
-        first.settimeout(10)
+        first.settimeout(30)
         while first.recv(4096):
             pass
         first.close()

@@ -54,7 +54,7 @@ def monitor(ovs):
     yield start
     for each in monitors:
         each.proc.terminate()
-        each.proc.wait(10)
+        each.proc.wait(30)
 
 
 def test_controllers_hear_of_each_other(monitor):

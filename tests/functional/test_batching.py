@@ -84,5 +84,5 @@ def test_what_waits_leaves_when_the_daemon_ends(weir, net):
     before = received()
     a.run("python3", "-c", "import socket; socket.socket(2, 2).sendto(b'x', ('10.0.0.2', 99))")
     w.signal(signal.SIGTERM)
-    w.proc.wait(10)
+    w.proc.wait(30)
     assert received() == before + 1

@@ -160,7 +160,7 @@ def test_appctl(weir):
     r = run("ovs-appctl", "-t", "weir", "no/such", env=w.env, check=False)
     assert r.returncode == 2 and '"no/such" is not a valid command' in r.stderr
     w.appctl("exit")
-    w.proc.wait(10)
+    w.proc.wait(30)
     assert w.proc.returncode == 0
     assert not list(w.dir.glob("*.mgmt")) and not list(w.dir.glob("*.ctl")), "sockets are removed"
 
@@ -185,5 +185,5 @@ def test_hostile_clients_of_the_control_socket(weir):
             s.connect(str(mgmt))
             s.sendall(data)
             open_ones.append(s)
-    assert "br0" in w.cli("show", timeout=5).stdout
-    assert "(p1)" in w.ofctl("show", "br0", timeout=5)
+    assert "br0" in w.cli("show", timeout=30).stdout
+    assert "(p1)" in w.ofctl("show", "br0", timeout=30)

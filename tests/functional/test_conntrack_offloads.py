@@ -24,7 +24,7 @@ def iperf3(lab, address, *options, seconds=2):
     server = b.start("iperf3", "-s", "-1", "-B", address)
     until(lambda: ":5201 " in b.run("ss", "-Hltn").stdout, what="iperf3 listening")
     said = json.loads(a.run("iperf3", "-J", "-c", address, "-t", seconds, *options).stdout)
-    server.wait(10)
+    server.wait(30)
     return said["end"]["sum_received"]["bytes"]
 
 

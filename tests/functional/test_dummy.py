@@ -240,7 +240,7 @@ def test_a_paused_pipeline_goes_on_when_the_controller_says_so(switch):
         assert "NXT_RESUME" in text and "reg1=0x7" in text and "decode error" not in text, text
     finally:
         monitor.terminate()
-        monitor.wait(10)
+        monitor.wait(30)
         log.close()
 
 

@@ -49,7 +49,7 @@ class Appctl(Peer):
 
     def __init__(self, switch):
         super().__init__(switch.dir / f"{switch.program}.{switch.pid()}.ctl")
-        self.data = b""
+        self.data = bytearray()
 
     def ask(self, method, *params):
         self.socket.sendall(json.dumps({"method": method, "params": params, "id": 0}).encode())
@@ -67,7 +67,7 @@ class Appctl(Peer):
             if reply:
                 break
             self.read_some()
-        self.data = b""
+        self.data = bytearray()
         assert reply["error"] is None and reply["id"] == 0, reply
         return reply["result"]
 

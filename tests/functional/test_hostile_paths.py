@@ -224,10 +224,10 @@ def test_the_command_line_names_files(ovs, outside, option, takes):  # noqa: F81
                 control = ovs.dir / f"ovs-vswitchd.{daemon.pid}.ctl"
                 until(lambda: control.exists() or takes is SOCKETS, what="a daemon that takes signals")
             else:
-                assert daemon.wait(10) == 1 and outside[target].name in log.read_text(), log.read_text()
+                assert daemon.wait(30) == 1 and outside[target].name in log.read_text(), log.read_text()
         finally:
             daemon.terminate()
-            daemon.wait(10)
+            daemon.wait(30)
         assert target not in takes or not os.path.lexists(outside[target]), "it goes with the daemon"
         outside.before = {k: v for k, v in outside.before.items() if k not in takes or k != target}
         outside.check(target)

@@ -211,7 +211,7 @@ def test_a_worker_waits_for_all_ports_with_one_descriptor(many, peers):
             until(lambda: peers.received(1, 0.1), what="the frame at the other end")
     finally:
         tracer.terminate()
-        tracer.wait(10)
+        tracer.wait(30)
     text = trace.read_text()
     polled = [int(n) for n in re.findall(r"ppoll\(.*\], (\d+),", text)]
     assert polled and max(polled) < 16, text[:2000]

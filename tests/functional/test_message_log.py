@@ -29,7 +29,7 @@ class Peer:
 
     def __init__(self, ovs, version):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(10)
+        self.socket.settimeout(30)
         self.socket.connect(str(ovs.dir / "br0.mgmt"))
         self.version, self.sent, self.received, self.input = version, [], [], b""
         # A hello with nothing but its version in the bitmap.

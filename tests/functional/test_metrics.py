@@ -40,7 +40,7 @@ def bridge_of(a, b, more=""):
     return more + config([(a.port, "afpacket", ""), (b.port, "afpacket", "")])
 
 
-def get(address, path="/metrics", method="GET", headers=None, timeout=10):
+def get(address, path="/metrics", method="GET", headers=None, timeout=30):
     """(status, headers, body) of one request."""
     http = HTTPConnection("127.0.0.1", 1, timeout=timeout)
     http.sock = connect(address)
@@ -132,7 +132,7 @@ def test_http_answers_the_same(weir, net):
     assert headers["Cache-Control"] == "no-store"
     assert samples(body).keys() == metrics(w).keys()
     # Several requests by one connection, and one that wants no body.
-    http = HTTPConnection(*address, timeout=10)
+    http = HTTPConnection(*address, timeout=30)
     for method in ("GET", "HEAD", "GET"):
         http.request(method, "/metrics?ignored=1")
         text = http.getresponse().read().decode()
@@ -204,7 +204,7 @@ def test_peers_that_stall_lock_nobody_out(weir, net, crowd, what):  # noqa: F811
     crowd(("127.0.0.1", port), what, many=100)
     for _ in range(3):
         assert get(("127.0.0.1", port))[0] == 200
-        assert w.cli("show", timeout=10).returncode == 0
+        assert w.cli("show", timeout=30).returncode == 0
     assert memory() < before + (32 << 20)
 
 
@@ -218,7 +218,7 @@ def test_heads_have_bounds(weir, net):
         say(peer, head)
         say(peer, head)
         answer = b""
-        peer.settimeout(10)
+        peer.settimeout(30)
         try:
             while more := peer.recv(4096):
                 answer += more

@@ -98,7 +98,7 @@ def test_requests_of_another_implementation(ovs):
     dummy_bridge(ovs, "p1")
     datapath, p = ProtocolDesc(ofproto_v1_4.OFP_VERSION), ofproto_v1_4_parser
     s = socket.socket(socket.AF_UNIX)
-    s.settimeout(10)
+    s.settimeout(30)
     s.connect(str(ovs.dir / "br0.mgmt"))
     stream = s.makefile("rb")
 

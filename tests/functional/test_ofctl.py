@@ -201,10 +201,10 @@ def test_timeouts(switch, tmp_path, version):
         while time.monotonic() < end:
             switch.appctl("netdev-dummy/receive", "p2", UDP)
             time.sleep(0.2)
-        assert re.search(r"FLOW_REMOVED.*\n?.*reason=hard.*", text()), text()
+        until(lambda: re.search(r"FLOW_REMOVED.*\n?.*reason=hard.*", text()), what="the flow being removed")
         assert "reason=idle" not in text(), "traffic keeps the flow alive"
         assert len(flows(switch)) == 1
-        until(lambda: "reason=idle" in text(), seconds=6, what="the idle flow removed")
+        until(lambda: "reason=idle" in text(), what="the idle flow removed")
     finally:
         p.terminate()
         p.wait()

@@ -230,7 +230,7 @@ class Bench:
         ask = b"".join(struct.pack("!BBHI", number, kind, 8, n) for n, kind in enumerate((0, 5, 2), 1))
         said = b""
         with socket.socket(socket.AF_UNIX) as s:
-            s.settimeout(10)
+            s.settimeout(30)
             s.connect(str(self.ovs.dir / "br0.mgmt"))
             s.sendall(ask)
             while not said.endswith(struct.pack("!BBHI", number, 3, 8, 3)):
@@ -321,7 +321,7 @@ class Bench:
             if client.poll() is not None:
                 return refusal(out.read_text())
             run("ovs-appctl", "-t", control, "exit", env=self.ovs.env)
-            assert client.wait(10) == 0
+            assert client.wait(30) == 0
             return ""
         finally:
             if client.poll() is None:

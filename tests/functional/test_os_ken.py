@@ -39,7 +39,7 @@ class Peer:
         self.dp = ProtocolDesc(self.o.OFP_VERSION)
         self.xids = itertools.count(100)
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(10)
+        self.socket.settimeout(30)
         self.socket.connect(str(ovs.dir / "br0.mgmt"))
         self.stream = self.socket.makefile("rb")
         self.send(self.p.OFPHello(self.dp))

@@ -109,7 +109,7 @@ def arrives(client, host):
     client.run("python3", "-c", "import socket\ns=socket.socket(socket.AF_PACKET,socket.SOCK_RAW)\ns.bind(('eth0',0))\n"
                "s.send(bytes.fromhex('ffffffffffff0200000000aa0806')+bytes(46))")
     try:
-        until(lambda: "0200000000aa" in sniffer.seen().replace(":", ""), 2)
+        until(lambda: "0200000000aa" in sniffer.seen().replace(":", ""), 5)
     except AssertionError:
         return False
     return True

@@ -170,7 +170,7 @@ def controller(ovs, pki):
     yield start
     for process in started:
         process.terminate()
-        process.wait(10)
+        process.wait(30)
 
 
 def connected(ovs):

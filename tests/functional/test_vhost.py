@@ -170,7 +170,7 @@ def test_a_guest_that_is_killed_comes_back(weir, net, testpmd, tmp_path):
         until(lambda: not port(w, "vhost0")["link_up"], what="the link going down")
         assert a.ping("10.0.0.2") == 3, "others are not affected"
         assert statistics(w, "vhost0")["rx_packets"] > before, "counters stay"
-        flood.wait(10)
+        flood.wait(30)
         assert port(w, "vhost0")["status"] == {"mode": "client", "status": "disconnected"}
 
 

@@ -125,7 +125,7 @@ class Browser:
             self.socket.close()
         self.proc.terminate()
         try:
-            self.proc.wait(10)
+            self.proc.wait(30)
         except subprocess.TimeoutExpired:
             self.proc.kill()
             self.proc.wait()

@@ -139,7 +139,7 @@ class Capture:
                 size = self.file.stat().st_size
                 time.sleep(0.3)
             self.proc.terminate()
-            self.proc.wait(10)
+            self.proc.wait(30)
 
     def close(self):
         self.stop()

@@ -221,7 +221,7 @@ class Weir(Daemon):
         if self.proc and self.proc.poll() is None:
             self.proc.terminate()
             try:
-                self.proc.wait(10)
+                self.proc.wait(30)
             except subprocess.TimeoutExpired:
                 self.proc.send_signal(signal.SIGKILL)
                 self.proc.wait()
@@ -266,9 +266,9 @@ class Database:
     def stop_server(self):
         if self.server.poll() is None:
             self.server.terminate()
-            self.server.wait(10)
+            self.server.wait(30)
 
-    def vsctl(self, *args, timeout=10, **kw):
+    def vsctl(self, *args, timeout=30, **kw):
         """ovs-vsctl, which waits until the change is in force (unless told not to)."""
         return run("ovs-vsctl", f"--db={self.db}", f"--timeout={timeout}", *args, env=self.env, **kw).stdout.strip()
 
@@ -296,7 +296,7 @@ class Ovs(Daemon, Database):
     def start(self, *options, check=True):
         """`ovs-vswitchd --detach`, which returns when the configuration is in force."""
         r = run(self.name, self.db, "--detach", "--no-chdir", "--pidfile", "--log-file", "-vconsole:off", *options,
-                env=self.env, check=check, timeout=20)
+                env=self.env, check=check, timeout=60)
         if r.returncode == 0:
             self.daemons.append(self.pid())
             self.owed += 1

@@ -91,7 +91,7 @@ class Ovn:
             for proc in reversed(self.procs):
                 proc.terminate()
                 try:
-                    proc.wait(10)
+                    proc.wait(30)
                 except subprocess.TimeoutExpired:
                     proc.kill()
                     proc.wait()

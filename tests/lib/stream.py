@@ -73,7 +73,7 @@ class Stream:
             except TimeoutError:
                 assert self.probes < 400, "nothing comes out"
         # Those that were sent meanwhile.
-        self.out.socket.settimeout(10)
+        self.out.socket.settimeout(30)
         while frame != self.frame(self.probes - 1):
             frame = self.out.receive()
         self.out.socket.settimeout(None)

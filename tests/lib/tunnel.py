@@ -354,7 +354,7 @@ class Capture:
 
     def stop(self):
         self.proc.terminate()
-        self.proc.wait(10)
+        self.proc.wait(30)
 
 
 def send(host, frames, device="eth0"):
