@@ -24,7 +24,7 @@ FTPServer((sys.argv[1], int(sys.argv[3])), Handler).serve_forever()
 FTP_CLIENT = """
 import ftplib, io, sys
 address, how, count, port = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-ftp = ftplib.FTP(timeout=3)
+ftp = ftplib.FTP(timeout=6)
 ftp.trust_server_pasv_ipv4_address = True
 ftp.connect(address, port)
 ftp.login()
