@@ -10,6 +10,7 @@ import time
 import pytest
 from lib.daemon import config
 from lib.net import run
+from lib.wait import until
 
 #: How many changes there are, and how many new flows at each.
 CHANGES, NEW = 1000, 24
@@ -166,9 +167,18 @@ def test_many_changes_at_once_come_into_force_together(wires, weir):
         raw.send(frame(source, mark + source))
         if source % 50 == 0:
             time.sleep(0.002)
-    time.sleep(0.5)
+    passed = lambda: {stamp - mark for stamp, _ in list(seen.seen) if stamp >= mark}  # noqa: E731
+
+    def all_have_passed():
+        """What found no room on its way to the slow path is sent again."""
+        missing = set(range(1000, 2000)) - passed()
+        for source in missing:
+            raw.send(frame(source, mark + source))
+            time.sleep(0.001)
+        time.sleep(0.1)
+        return not missing
+
+    until(all_have_passed, what="the thousand sources that are not dropped")
     seen.stopped = True
     seen.join()
-    passed = {stamp - mark for stamp, _ in seen.seen if stamp >= mark}
-    assert passed and min(passed) >= 1000, sorted(passed)[:5]
-    assert len(passed) > 900, f"{len(passed)} of the thousand sources that are not dropped"
+    assert min(passed()) >= 1000, sorted(passed())[:5]
