@@ -194,17 +194,20 @@ def test_a_thousand_ports_come_and_go(lab):
     add = [word for n, port in enumerate(ports) for word in (
         "--", "add-port", "br-int", port, "--", "set", "interface", port, "type=vxlan", f"options:remote_ip={linux.out4}",
         f"options:key={n}")][1:]
-    memory = weir.memory()
-    weir.vsctl(*add, timeout=60)
-    assert len(re.findall(r"\(vxlan: ", weir.appctl("ofproto/list-tunnels"))) == 1000
-    weir.know(linux)
-    weir.direct("t500")
-    assert weir.vm.ping(linux.in4) == 3
-    assert "ref_cnt=1000" in weir.appctl("tnl/ports/show")
-    weir.vsctl(*[word for port in ports for word in ("--", "del-port", port)][1:], timeout=60)
-    assert weir.appctl("ofproto/list-tunnels") == ""
-    assert "vxlan_sys" not in weir.appctl("tnl/ports/show")
-    assert weir.memory() < memory + 60
+    memory = []
+    for _ in range(2):
+        weir.vsctl(*add, timeout=60)
+        assert len(re.findall(r"\(vxlan: ", weir.appctl("ofproto/list-tunnels"))) == 1000
+        weir.know(linux)
+        weir.direct("t500")
+        assert weir.vm.ping(linux.in4) == 3
+        assert "ref_cnt=1000" in weir.appctl("tnl/ports/show")
+        weir.vsctl(*[word for port in ports for word in ("--", "del-port", port)][1:], timeout=60)
+        assert weir.appctl("ofproto/list-tunnels") == ""
+        assert "vxlan_sys" not in weir.appctl("tnl/ports/show")
+        memory.append(weir.memory())
+    # The first thousand have the allocator keep memory, which does for the second.
+    assert memory[1] < memory[0] + 30, memory
     weir.tunnel("t500", "vxlan", f"remote_ip={linux.out4}", "key=500")
     weir.direct("t500")
     assert weir.vm.ping(linux.in4) == 3
