@@ -602,7 +602,13 @@ impl Session {
         }
         let message = match codec::decode(bytes, self.options) {
             Ok(message) => message,
-            Err(e) => return self.send(&e.reply(version, bytes)),
+            Err(mut e) => {
+                // What is wrong with the content of a message that is none for a switch does not matter.
+                if codec::is_of_switches(version, e.kind) && e.error != OfError::OFPBRC_BAD_LEN {
+                    e.error = OfError::OFPBRC_BAD_TYPE;
+                }
+                return self.send(&e.reply(version, bytes));
+            }
         };
         let dialect = message.dialect;
         let forwarded = forwarded_reason(&message.body);

@@ -51,7 +51,8 @@ pub(super) fn pull_mod(r: &mut Reader) -> Result<MeterMod, OfError> {
     let command = [Add, Modify, Delete].into_iter().find(|&c| c as u16 == number).ok_or(OFPMMFC_BAD_COMMAND)?;
     let special = matches!(meter, meter_id::SLOWPATH | meter_id::CONTROLLER);
     match command {
-        Delete if meter == meter_id::ALL => {}
+        // One that cannot be there is not there.
+        Delete => {}
         _ if meter == 0 || meter > meter_id::MAX && !special => return Err(OFPMMFC_INVALID_METER),
         _ => {}
     }

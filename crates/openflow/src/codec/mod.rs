@@ -14,6 +14,7 @@ mod flow;
 mod group;
 mod instruction;
 mod ipfix;
+mod lengths;
 mod match10;
 mod match11;
 mod meter;
@@ -174,6 +175,21 @@ fn moved(version: Version) -> [u8; 7] {
     if version == Version::V1_0 { [15, 16, 17, 18, 19, 20, 21] } else { [16, 18, 19, 20, 21, 22, 23] }
 }
 
+/// Whether only switches send messages of this type.
+pub fn is_of_switches(version: Version, kind: u8) -> bool {
+    let [.., stats_reply, _, barrier_reply, _, queue_reply] = moved(version);
+    match kind {
+        kind::FEATURES_REPLY | kind::GET_CONFIG_REPLY | kind::PACKET_IN | kind::FLOW_REMOVED | kind::PORT_STATUS => {
+            true
+        }
+        k if k == stats_reply || k == barrier_reply => true,
+        k if k == queue_reply && version < Version::V1_4 => true,
+        kind::ROLE_REPLY | kind::GET_ASYNC_REPLY => version >= Version::V1_2,
+        kind::ROLE_STATUS | kind::TABLE_STATUS | kind::REQUEST_FORWARD => version >= Version::V1_4,
+        _ => false,
+    }
+}
+
 /// Subtypes of Nicira's messages.
 mod nxt {
     pub const ROLE_REQUEST: u32 = 10;
@@ -222,6 +238,7 @@ pub fn decode(bytes: &[u8], options: DecodeOptions) -> Result<Message, DecodeErr
         None if kind == kind::HELLO && version > Version::V1_5 as u8 => Version::V1_5,
         _ => return Err(fail(OFPBRC_BAD_VERSION)),
     };
+    lengths::check(known, kind, bytes.len() - HEADER_LEN).map_err(fail)?;
     let head = Head { version: known, header_version: version, kind, xid, options };
     let (dialect, body) = pull_body(&mut r, &head).map_err(fail)?;
     r.done().map_err(fail)?;
@@ -302,11 +319,13 @@ fn pull_body(r: &mut Reader, head: &Head) -> Result<(Dialect, Body), OfError> {
 
 fn pull_experimenter(r: &mut Reader, head: &Head) -> Result<(Dialect, Body), OfError> {
     let &Head { version, options, .. } = head;
-    let (experimenter, subtype) = (r.u32()?, r.u32()?);
-    match experimenter {
-        vendor::NX => {}
-        vendor::ONF => return Ok((Dialect::Standard, pull_onf(r, subtype, head)?)),
-        _ => return Err(OFPBRC_BAD_VENDOR),
+    let experimenter = r.u32()?;
+    if !matches!(experimenter, vendor::NX | vendor::ONF) {
+        return Err(OFPBRC_BAD_VENDOR);
+    }
+    let subtype = r.u32()?;
+    if experimenter == vendor::ONF {
+        return Ok((Dialect::Standard, pull_onf(r, subtype, head)?));
     }
     let v10 = version == Version::V1_0;
     let nicira = Dialect::Nicira;

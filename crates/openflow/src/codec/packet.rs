@@ -247,8 +247,8 @@ pub(super) fn pull_packet_out(r: &mut Reader, version: Version) -> Result<Packet
     if in_port.is_reserved() && !known {
         return Err(OFPBRC_BAD_PORT);
     }
-    let actions = action::pull_actions(r.with(OFPBAC_BAD_LEN).sub(len)?, version, Within::List)?;
-    r.skip(len)?;
+    let actions = r.sub(len)?;
+    let actions = action::pull_actions(actions.with(OFPBAC_BAD_LEN), version, Within::List)?;
     let data = if buffer_id.is_none() { r.rest().to_vec() } else { Vec::new() };
     r.rest();
     Ok(PacketOut { buffer_id, in_port, metadata, actions, data })

@@ -25,15 +25,19 @@ mod kind {
 pub(super) fn pull(r: &mut Reader) -> Result<Vec<TableFeatures>, OfError> {
     let mut tables = Vec::new();
     while !r.is_empty() {
+        *r = r.with(OFPBPC_BAD_LEN);
         let mut head = *r;
         let len = usize::from(head.u16()?);
-        if len % 8 != 0 {
+        if len < FIXED || len % 8 != 0 {
             return Err(OFPBPC_BAD_LEN);
         }
         tables.push(pull_table(&mut r.sub(len)?)?);
     }
     Ok(tables)
 }
+
+/// Bytes of a table before its properties.
+const FIXED: usize = 64;
 
 fn pull_table(r: &mut Reader) -> Result<TableFeatures, OfError> {
     r.skip(2)?;

@@ -288,6 +288,11 @@ fn a_fault_is_answered_with_its_error_and_the_connection_goes_on() {
     assert_eq!(error(&heard(s)[0].body), OfError::OFPBRC_BAD_VERSION);
     // One that only switches send.
     assert_eq!(error(&ask(s, Body::BarrierReply)), OfError::OFPBRC_BAD_TYPE);
+    // Whatever is wrong with it: a role that there is not.
+    let mut role = vec![4, 25, 0, 24, 0, 0, 0, 7];
+    role.resize(24, 9);
+    s.receive(&role, START);
+    assert_eq!(error(&heard(s)[0].body), OfError::OFPBRC_BAD_TYPE);
     assert_eq!(ask(s, Body::BarrierRequest), Body::BarrierReply);
 }
 

@@ -96,7 +96,11 @@ fn pull_head(r: &mut Reader, version: Version) -> Result<Head, OfError> {
     if kind != kind::EXPERIMENTER {
         return Ok(Head { kind, more, dialect: Dialect::Standard, is_extension: false });
     }
-    let (experimenter, subtype) = (r.u32()?, r.u32()?);
+    let experimenter = r.u32()?;
+    if !matches!(experimenter, vendor::NX | vendor::ONF) {
+        return Err(OFPBRC_BAD_VENDOR);
+    }
+    let subtype = r.u32()?;
     if version == Version::V1_0 {
         r.skip(4)?;
     }
@@ -106,7 +110,6 @@ fn pull_head(r: &mut Reader, version: Version) -> Result<Head, OfError> {
             return Ok(Head { kind, more, dialect: Dialect::Standard, is_extension: true });
         }
         _ if experimenter == vendor::ONF => return Err(OFPBRC_BAD_SUBTYPE),
-        _ if experimenter != vendor::NX => return Err(OFPBRC_BAD_VENDOR),
         nx_kind::FLOW if version == Version::V1_0 => kind::FLOW,
         nx_kind::AGGREGATE if version == Version::V1_0 => kind::AGGREGATE,
         nx_kind::GROUP if version == Version::V1_0 => kind::GROUP,
@@ -140,6 +143,8 @@ fn put_head(out: &mut Vec<u8>, version: Version, dialect: Dialect, kind: u16, mo
 pub(super) fn pull_request(r: &mut Reader, version: Version) -> Result<(bool, Dialect, MultipartRequest), OfError> {
     use MultipartRequest::*;
     let Head { kind, more, dialect, is_extension } = pull_head(r, version)?;
+    // Requests in several messages came with OpenFlow 1.3.
+    let more = more && version >= Version::V1_3;
     // What comes as an extension has been found to be there.
     let since = |v: Version| version >= v || is_extension;
     let new_groups = version >= Version::V1_5 || version == Version::V1_0;

@@ -267,7 +267,69 @@ fn others() {
     assert_eq!(error(4, 24, &role), OFPRRFC_BAD_ROLE);
     // A packet-out from port NORMAL; with actions beyond the end.
     assert_eq!(error(1, 13, &[255, 255, 255, 255, 0xff, 0xfa, 0, 0]), OFPBRC_BAD_PORT);
-    assert_eq!(error(1, 13, &[255, 255, 255, 255, 0, 1, 0, 8]), OFPBAC_BAD_LEN);
+    assert_eq!(error(1, 13, &[255, 255, 255, 255, 0, 1, 0, 8]), OFPBRC_BAD_LEN);
+    // Statistics of an experimenter whose subtypes nobody knows.
+    assert_eq!(error(1, 16, &[0xff, 0xff, 0, 0, 0xff, 0xff, 0, 0]), OFPBRC_BAD_VENDOR);
+    assert_eq!(error(4, 4, &[0xff, 0xff, 0, 0]), OFPBRC_BAD_VENDOR);
+    // A table of less than its fixed part, and one that is behind the end.
+    for len in [0, 72] {
+        let mut tables = [[0, 12, 0, 0, 0, 0, 0, 0], [0, len, 0, 0, 0, 0, 0, 0]].concat();
+        tables.resize(8 + 64, 0);
+        assert_eq!((error(4, 18, &tables), error(5, 18, &tables)), (OFPBPC_BAD_LEN, OFPBPC_BAD_LEN));
+    }
+}
+
+/// The length comes first: whatever is in it.
+#[test]
+fn messages_of_no_such_length() {
+    let mut tried = 0;
+    for (version, kind, lens) in [
+        (1, 7, &[4, 0x100][..]),
+        (1, 9, &[3, 5]),
+        (1, 13, &[7]),
+        (1, 14, &[63]),
+        (1, 15, &[23, 25]),
+        (1, 16, &[3]),
+        (1, 18, &[1]),
+        (1, 20, &[3, 5]),
+        (2, 15, &[7]),
+        (2, 17, &[7, 9]),
+        (2, 22, &[7, 9]),
+        (3, 24, &[8, 15, 17, 24]),
+        (3, 25, &[8, 24]),
+        (4, 16, &[8, 31, 33]),
+        (4, 18, &[7]),
+        (4, 22, &[4]),
+        (4, 26, &[1]),
+        (4, 28, &[23, 25]),
+        (4, 29, &[7]),
+        (5, 16, &[23]),
+        (5, 33, &[7]),
+        (6, 13, &[8]),
+        (6, 14, &[39]),
+        (6, 15, &[8, 15]),
+    ] {
+        for &len in lens {
+            assert_eq!(error(version, kind, &vec![0xff; len]), OFPBRC_BAD_LEN, "{version} {kind} {len}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 30);
+}
+
+/// No flag was defined for requests before OpenFlow 1.3.
+#[test]
+fn old_requests_are_whole() {
+    let more = |version: u8, kind: u8, body: &[u8]| {
+        let message = decode(&message(version, kind, body), DecodeOptions::default()).unwrap();
+        matches!(message.body, Body::MultipartRequest { more: true, .. })
+    };
+    assert!(
+        !more(1, 16, &[0, 3, 0, 1])
+            && !more(2, 18, &[0, 3, 0, 1, 0, 0, 0, 0])
+            && !more(3, 18, &[0, 3, 0, 1, 0, 0, 0, 0])
+    );
+    assert!(more(4, 18, &[0, 3, 0, 1, 0, 0, 0, 0]));
 }
 
 #[test]
