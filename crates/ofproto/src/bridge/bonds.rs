@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::Bound;
 
-use openflow::OfPort;
+use openflow::{FlowStats, OfPort};
 use ports::Mac;
 use protocols::lacp::show::{Show as ShowLacp, ShowStats};
 use protocols::lacp::{Aggregator, MemberId};
@@ -152,6 +153,21 @@ impl Bridge {
     pub fn list_bonds(&self) -> String {
         let line = |bond: &Bond| Line(bond).to_string();
         self.read(|bridge| bridge.bonds.values().map(line).collect()).unwrap_or_default()
+    }
+
+    /// The flows that stand for how the connections of the first bond after this one are spread, in the order of names, each with its
+    /// priority; and the bond's name. None of bonds that are not spread by connection. `None`: there is no further bond.
+    pub fn bond_flows_after(&self, after: Option<&str>) -> Option<(String, Vec<(u32, FlowStats)>)> {
+        // All bonds of which the datapath has no table are counted with flows.
+        if after.is_none() && self.read(|bridge| bridge.bonds.values().any(|bond| bond.table().is_none())) == Some(true)
+        {
+            self.switch.refresh_statistics();
+        }
+        let (now, from) = (self.now(), after.map_or(Bound::Unbounded, Bound::Excluded));
+        self.read(|bridge| {
+            let (name, bond) = bridge.bonds.range::<str, _>((from, Bound::Unbounded)).next()?;
+            Some((name.clone(), bond.flows(now)))
+        })?
     }
 
     /// Makes a member of a bond the active one. `false`: it is that already.

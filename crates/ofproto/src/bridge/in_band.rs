@@ -41,20 +41,17 @@ impl Bridge {
         netstate.neighbours.lock().look(&route.device, route.gateway.unwrap_or(to), self.now())
     }
 
-    /// The flows that OpenFlow does not show, with their priorities, the highest first, and those by which bonds send. Their counters are
-    /// as up to date as [`macs`](Bridge::macs).
+    /// The flows that OpenFlow does not show, with their priorities, the highest first. Their counters are as up to date
+    /// as [`macs`](Bridge::macs).
     pub fn hidden_flows(&self) -> Vec<(u32, FlowStats)> {
-        let has_counters = |bridge: &BridgeState| {
-            !bridge.hidden.is_empty() || bridge.bonds.values().any(|bond| bond.table().is_none())
-        };
-        if self.read(has_counters) == Some(true) {
-            self.switch.refresh_statistics();
+        if self.read(|bridge| bridge.hidden.is_empty()) != Some(false) {
+            return Vec::new();
         }
+        self.switch.refresh_statistics();
         let now = self.now();
         let shown = |bridge: &BridgeState| {
             let flows = bridge.hidden.by_priority().into_iter();
-            let rules = flows.map(|(priority, rule)| (priority, rule.describe(now, &bridge.tlv)));
-            rules.chain(bridge.bonds.values().flat_map(|bond| bond.flows(now))).collect()
+            flows.map(|(priority, rule)| (priority, rule.describe(now, &bridge.tlv))).collect()
         };
         self.read(shown).unwrap_or_default()
     }

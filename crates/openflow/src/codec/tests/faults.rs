@@ -279,6 +279,17 @@ fn others() {
     }
 }
 
+/// Whatever the number of a meter, it is gone when it is deleted; one that is to be there has a possible number.
+#[test]
+fn meters_of_no_such_number() {
+    for meter in [[0; 4], [0xff, 0xff, 1, 0xff]] {
+        let change = |command: u8| message(4, 29, &[&[0, command, 0, 1], &meter[..]].concat());
+        assert!(decode(&change(2), DecodeOptions::default()).is_ok());
+        let refused = decode(&change(0), DecodeOptions::default()).unwrap_err();
+        assert_eq!(refused.error, OFPMMFC_INVALID_METER);
+    }
+}
+
 /// The length comes first: whatever is in it.
 #[test]
 fn messages_of_no_such_length() {

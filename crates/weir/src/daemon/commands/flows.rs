@@ -151,6 +151,16 @@ pub fn bridge_dump(context: &Context, args: &[String]) -> Result<Pieces, String>
         hidden.push('\n');
     }
     let mut walk = openflow_flows(&bridge, None);
+    let mut last: Option<String> = None;
+    let of_bonds: Pieces = Box::new(move |text| {
+        let Some((name, flows)) = bridge.bond_flows_after(last.as_deref()) else { return false };
+        for (priority, flow) in flows {
+            format_hidden_flow(text, priority, &flow, &NoNames);
+            text.push('\n');
+        }
+        last = Some(name);
+        true
+    });
     let shown: Pieces = Box::new(move |text| {
         let Some(flows) = walk.next_flows(PIECE) else { return false };
         for flow in flows {
@@ -159,7 +169,7 @@ pub fn bridge_dump(context: &Context, args: &[String]) -> Result<Pieces, String>
         }
         true
     });
-    Ok(in_turn(vec![literal(hidden), shown]))
+    Ok(in_turn(vec![literal(hidden), of_bonds, shown]))
 }
 
 /// A walk over the datapath's flows. A flow that stays from its start to its end is met exactly once, and one that is

@@ -200,8 +200,7 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
     if common.packet_type.get() == 0 && common.dl_type.get() == 0 && text.contains("eth(") {
         common.dl_type = NO_ETHERNET_TYPE.into();
     }
-    if key.present().has(BlockId::Tunnel) && text.contains("tun_id=") && !text.contains("-key") {
-        // Where a key is given, there was one.
+    if gives_tunnel_key(text) {
         let flags = key.tunnel().tun_flags.get();
         key.tunnel_mut().tun_flags = (flags | tun_flags::KEY).into();
     }
@@ -217,6 +216,15 @@ fn datapath_flow(context: &Context, name: Option<&str>, mut key: Key, text: &str
         handle.decode_options(&mut key).map_err(|_| "Failed to parse Geneve options")?;
     }
     Ok((bridge, key))
+}
+
+/// Whether a flow in the datapath's syntax came by a tunnel with a key: with one that is given, unless its flags say otherwise.
+fn gives_tunnel_key(text: &str) -> bool {
+    let items = |text| Items::new(text).flatten();
+    items(text).filter(|section| section.key == "tunnel").any(|tunnel| {
+        let denied = items(tunnel.value).any(|item| item.key == "flags" && item.value.contains("-key"));
+        !denied && items(tunnel.value).any(|item| item.key == "tun_id")
+    })
 }
 
 /// A flow in ovs-ofctl's syntax, of which every field is given whole. Without a port the packet came
@@ -301,6 +309,14 @@ mod tests {
         assert_eq!(error(&["br0", "a", "--l7-len", "64001"]), "64001: too much L7 data");
         assert_eq!(error(&["br0", "a", "--ct-next"]), "Missing argument for option --ct-next");
         assert_eq!(error(&["br0", "a", "--ct-next", "x"]), "x: unknown connection tracking state flag");
+    }
+
+    #[test]
+    fn a_key_that_is_given_was_there() {
+        let with = |tunnel: &str| gives_tunnel_key(&format!("in_port(vm-key),{tunnel},eth(),eth_type(0x0800)"));
+        assert!(with("tunnel(tun_id=0,src=1.1.1.1,flags())") && with("tunnel(tun_id=0x7/0xff,flags(-df+key))"));
+        assert!(!with("tunnel(tun_id=0x7,flags(-df-csum-key))") && !with("tunnel(src=1.1.1.1,flags())"));
+        assert!(!gives_tunnel_key("in_port(tun_id=7),eth()"));
     }
 
     #[test]
