@@ -80,17 +80,30 @@ class Accounting(Collector):
         kind = self.program
         settings = {"daemonize": "false", f"{kind}_ip": "127.0.0.1", f"{kind}_port": self.port, f"{kind}_renormalize": "true",
                     "plugins": "print", "aggregate": self.KEYS, "print_output": "json", "print_output_file": self.dir / "sums",
-                    "print_refresh_time": 3600}
+                    "print_output_file_append": "true", "print_refresh_time": 1}
         file = self.dir / "settings"
         file.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
         return ["-f", str(file)]
 
     def records(self):
-        """Ends it: its sums, each a dictionary of `KEYS` (`ip_src` and so on), `packets` and `bytes`."""
+        """Ends it: its sums, each a dictionary of `KEYS` (`ip_src` and so on), `packets` and `bytes`. It adds what has come in each second; all
+        of it is there when nothing waits at its socket and it has added nothing for three."""
+        file, length, since = self.dir / "sums", 0, time.monotonic()
+
+        def settled():
+            nonlocal length, since
+            now = file.stat().st_size if file.exists() else 0
+            if now != length or self.waiting():
+                length, since = now, time.monotonic()
+            return length and time.monotonic() > since + 3
+        until(settled, 60, f"{self.program} writing its sums")
         self.stop()
-        file = self.dir / "sums"
-        until(file.exists, what=f"{self.program} writing its sums")
         return [json.loads(line) for line in file.read_text().splitlines()]
+
+    def waiting(self):
+        """Bytes at its socket."""
+        sockets = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+        return sum(int(words[4].partition(":")[2], 16) for words in sockets if words[1].endswith(f":{self.port:04X}"))
 
     def stop(self):
         if self.proc.poll() is None:
