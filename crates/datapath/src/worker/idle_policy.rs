@@ -10,10 +10,14 @@
 //!
 //! The limit is small for a worker that shares its core with other threads, which could use the time. It is large for
 //! a worker with a core of its own: packets as rare as those of a ping, one in a second, keep it awake.
+//!
+//! Where others turn out to want the core, the worker leaves it to them at once: they may be those that send what it waits for.
 
 use std::time::Duration;
 
 use packet::Time;
+
+use crate::worker::contention::{Contention, on_processor};
 
 /// The shortest time that a worker polls without success: the cost of a sleep and a wake-up.
 const WAKE_UP: Duration = Duration::from_micros(100);
@@ -23,6 +27,9 @@ const SHARED_LIMIT: Duration = Duration::from_millis(1);
 
 /// The longest such time of a worker with a core of its own.
 const DEDICATED_LIMIT: Duration = Duration::from_millis(1250);
+
+/// How long a worker polls without success while others want its core.
+const CONTENDED: Duration = Duration::from_micros(20);
 
 /// The idle policy of one worker, and its state.
 pub struct IdlePolicy {
@@ -34,13 +41,15 @@ pub struct IdlePolicy {
     polls: Duration,
     /// The longest time that the worker polls.
     limit: Duration,
+    /// Whether others want the core.
+    contention: Contention,
 }
 
 impl IdlePolicy {
     /// The policy of a new worker. `dedicated`: it has a core of its own.
     pub fn new(dedicated: bool) -> IdlePolicy {
         let limit = if dedicated { DEDICATED_LIMIT } else { SHARED_LIMIT };
-        IdlePolicy { worked: Time(0), slept: false, polls: WAKE_UP, limit }
+        IdlePolicy { worked: Time(0), slept: false, polls: WAKE_UP, limit, contention: Contention::default() }
     }
 
     /// Records that there is something to do.
@@ -59,14 +68,26 @@ impl IdlePolicy {
         self.polls = if gap < self.limit { (2 * gap).clamp(WAKE_UP, self.limit) } else { WAKE_UP };
     }
 
-    /// Whether the worker has polled without success for long enough.
-    pub fn may_sleep(&self, now: Time) -> bool {
-        now.since(self.worked) >= self.polls
+    /// Records that there is nothing to do.
+    #[inline]
+    pub fn on_idle(&mut self, now: Time) {
+        self.contention.look(now, on_processor);
+    }
+
+    /// Whether the worker has polled without success for long enough. `is_woken`: whatever it waits for wakes it.
+    pub fn may_sleep(&self, now: Time, is_woken: impl FnOnce() -> bool) -> bool {
+        let polls = if self.contention.is_contended(now) && is_woken() { CONTENDED } else { self.polls };
+        now.since(self.worked) >= polls
     }
 
     /// Records that the worker goes to sleep.
     pub fn on_sleep(&mut self) {
         self.slept = true;
+    }
+
+    /// Records that it has slept.
+    pub fn on_wake_up(&mut self, slept: Duration) {
+        self.contention.on_slept(slept);
     }
 }
 
@@ -80,24 +101,49 @@ mod tests {
         let mut idle_policy = IdlePolicy::new(false);
         idle_policy.on_work(at(1000));
         assert!(
-            !idle_policy.may_sleep(at(1099)) && idle_policy.may_sleep(at(1100)),
+            !idle_policy.may_sleep(at(1099), || true) && idle_policy.may_sleep(at(1100), || true),
             "nothing learnt: as long as to wake up"
         );
         idle_policy.on_sleep();
         idle_policy.on_work(at(1200));
-        assert!(!idle_policy.may_sleep(at(1599)) && idle_policy.may_sleep(at(1600)), "twice the 200 µs");
+        assert!(
+            !idle_policy.may_sleep(at(1599), || true) && idle_policy.may_sleep(at(1600), || true),
+            "twice the 200 µs"
+        );
         idle_policy.on_work(at(1300));
-        assert!(!idle_policy.may_sleep(at(1699)), "awake, it learns nothing new");
+        assert!(!idle_policy.may_sleep(at(1699), || true), "awake, it learns nothing new");
         idle_policy.on_sleep();
         idle_policy.on_work(at(2200));
-        assert!(!idle_policy.may_sleep(at(3199)) && idle_policy.may_sleep(at(3200)), "no longer than the limit");
+        assert!(
+            !idle_policy.may_sleep(at(3199), || true) && idle_policy.may_sleep(at(3200), || true),
+            "no longer than the limit"
+        );
         idle_policy.on_sleep();
         idle_policy.on_work(at(4200));
-        assert!(!idle_policy.may_sleep(at(4299)) && idle_policy.may_sleep(at(4300)), "a sleep of its worth");
+        assert!(
+            !idle_policy.may_sleep(at(4299), || true) && idle_policy.may_sleep(at(4300), || true),
+            "a sleep of its worth"
+        );
         idle_policy.on_sleep();
         idle_policy.on_work(at(4210));
-        assert!(!idle_policy.may_sleep(at(4309)), "never less than to wake up");
+        assert!(!idle_policy.may_sleep(at(4309), || true), "never less than to wake up");
     }
+
+    #[test]
+    fn others_that_want_the_core_have_it_at_once() {
+        let at = |micros: u64| Time(micros * 1000);
+        let mut idle_policy = IdlePolicy::new(true);
+        for n in 0..3 {
+            idle_policy.contention.look(at(90_000 + n * 10_000), || Duration::from_millis(5) * n as u32);
+        }
+        idle_policy.on_work(at(110_000));
+        assert!(!idle_policy.may_sleep(at(110_019), || true) && idle_policy.may_sleep(at(110_020), || true));
+        assert!(!idle_policy.may_sleep(at(110_099), || false), "nobody would wake it");
+        assert!(idle_policy.may_sleep(at(110_100), || false));
+        idle_policy.on_work(at(360_000));
+        assert!(!idle_policy.may_sleep(at(360_099), || true), "they may have gone");
+    }
+
     #[test]
     fn a_dedicated_worker_stays_awake_for_a_ping() {
         let at = |millis: u64| Time(millis * 1_000_000);
@@ -105,10 +151,10 @@ mod tests {
         idle_policy.on_work(at(1000));
         idle_policy.on_sleep();
         idle_policy.on_work(at(2000));
-        assert!(!idle_policy.may_sleep(at(3001)), "the next one comes a second later");
-        assert!(idle_policy.may_sleep(at(3250)), "it has not come");
+        assert!(!idle_policy.may_sleep(at(3001), || true), "the next one comes a second later");
+        assert!(idle_policy.may_sleep(at(3250), || true), "it has not come");
         idle_policy.on_sleep();
         idle_policy.on_work(at(5000));
-        assert!(idle_policy.may_sleep(at(5001)), "more than the limit: it was right to sleep");
+        assert!(idle_policy.may_sleep(at(5001), || true), "more than the limit: it was right to sleep");
     }
 }

@@ -6,6 +6,7 @@
 
 mod answers;
 mod commands;
+mod contention;
 pub mod fairness;
 pub mod idle_policy;
 pub mod idle_queues;

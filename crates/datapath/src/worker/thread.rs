@@ -18,8 +18,11 @@ impl Worker {
                 // Whoever shares the core, a handler perhaps, has more of it.
                 std::hint::spin_loop();
             }
-            if self.empty_turns >= EMPTY_TURNS && self.may_rest() {
-                self.rest(stop);
+            if self.empty_turns >= EMPTY_TURNS {
+                self.idle_policy.on_idle(self.executor.now);
+                if self.may_rest() {
+                    self.rest(stop);
+                }
             }
         }
         self.executor.outputs.flush(self.executor.now);
@@ -30,9 +33,14 @@ impl Worker {
     /// Whether the worker may sleep.
     fn may_rest(&self) -> bool {
         let outputs = &self.executor.outputs;
-        let awaited =
-            !outputs.clock_is_stopped() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now));
+        let awaited = !outputs.clock_is_stopped()
+            && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now, || !self.has_to_poll()));
         !awaited && !self.max_sleep.is_zero() && self.draining.is_empty()
+    }
+
+    /// Whether it has queues of which nobody tells when they have frames.
+    fn has_to_poll(&self) -> bool {
+        self.rx.iter().any(|rx| rx.queue.wait_fd().is_none() && rx.queue.next_due().is_none())
     }
 
     /// Sleeps until there is something to do.
@@ -45,10 +53,9 @@ impl Worker {
         self.executor.outputs.housekeep(self.executor.now);
         self.housekept = self.executor.now;
 
-        let polled = self.rx.iter().any(|rx| rx.queue.wait_fd().is_none() && rx.queue.next_due().is_none());
         let due = self.rx.iter().filter_map(|rx| rx.queue.next_due()).min();
         let limits = [
-            polled.then_some(self.max_sleep),
+            self.has_to_poll().then_some(self.max_sleep),
             due.map(|due| due.since(self.executor.now)),
             sent_lately.then_some(HOUSEKEEP),
             // The clock is stopped: it may be set forward.
@@ -66,7 +73,9 @@ impl Worker {
         self.reader.quiescent();
         // The clock is read again, so that this sleep does not count as the length of a turn.
         self.executor.now = self.clock.now();
-        self.executor.counters.slept_nanos.add(self.executor.now.since(start).as_nanos() as u64);
+        let slept = self.executor.now.since(start);
+        self.idle_policy.on_wake_up(slept);
+        self.executor.counters.slept_nanos.add(slept.as_nanos() as u64);
         self.time_cache = TimeCache::new(true);
         // One turn without packets is enough to sleep again.
         self.empty_turns = EMPTY_TURNS - 1;
