@@ -5,7 +5,8 @@ usage: sites.py [--weir BINARY[,BINARY]] [--underlays afpacket,afxdp,tap] [--mac
                 [--rounds N] [--seconds S] [--profile FILE] [--workers TOML]
 
 Four namespaces: two machines with a veth each, and two hosts with a Weir each, on a core of its own. A cable joins the hosts: a veth pair,
-or for `tap` a Linux bridge in a fifth namespace with a tap of each. One connection of iperf3; the binaries take turns. Printed are medians,
+or for `tap` a Linux bridge in a fifth namespace with a tap of each. One connection of iperf3; the binaries take turns. The binary `linux` is none: a Linux bridge and Linux's VXLAN device do
+the same over the veth pair. Printed are medians,
 and the ratio of the last binary to the first, round by round. --profile records the second Weir and the first one by perf.
 """
 import argparse
@@ -76,6 +77,18 @@ type = "{underlay}"
     return process
 
 
+def linux_host(number):
+    """The same by the kernel."""
+    ns = f"h{number}"
+    inside(ns, "ip", "addr", "add", f"172.31.0.{number}/24", "dev", f"u{number}")
+    inside(ns, "ip", "link", "add", "br0", "type", "bridge")
+    inside(ns, "ip", "link", "add", "t0", "type", "vxlan", "id", 7, "local", f"172.31.0.{number}", "remote", f"172.31.0.{3 - number}", "dstport", 4789)
+    for port in ("vm0", "t0"):
+        inside(ns, "ip", "link", "set", port, "master", "br0")
+    for device in ("t0", "br0"):
+        inside(ns, "ip", "link", "set", device, "up")
+
+
 def measure(args, weir, underlay):
     with ExitStack() as stack:
         for ns in ("h1", "h2", "v1", "v2", "mid"):
@@ -91,7 +104,10 @@ def measure(args, weir, underlay):
             inside("mid", "ip", "link", "set", "br0", "up")
         else:
             cable("h1", "u1", "h2", "u2")
-        weirs = [host(args, stack, weir, number, underlay) for number in (1, 2)]
+        if weir == "linux":
+            weirs = [linux_host(number) for number in (1, 2)]
+        else:
+            weirs = [host(args, stack, weir, number, underlay) for number in (1, 2)]
         wait(lambda: " 0 received" not in inside("v1", "ping", "-n", "-c1", "-W1", "10.9.0.2", check=False), "ping")
         text = inside("v1", "ping", "-n", "-i", "0.05", "-c", "40", "10.9.0.2")
         ping = statistics.median(float(time) for time in re.findall(r"time=([\d.]+)", text))
@@ -99,7 +115,7 @@ def measure(args, weir, underlay):
         stack.callback(server.kill)
         wait(lambda: ":5201" in inside("v2", "ss", "-Hltn"), "the iperf3 server listening")
         perf = None
-        if args.profile:
+        if args.profile and weir != "linux":
             pids = [sh("pgrep", "-P", w.pid, check=False).split() or [w.pid] for w in weirs]
             perf = subprocess.Popen(["perf", "record", "-e", "cpu-clock", "-q", "-g", "-o", args.profile, "-p", ",".join(str(p) for ps in pids for p in ps),
                                      "--", "sleep", str(args.seconds)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
