@@ -127,3 +127,25 @@ def test_two_weirs_over_any_underlay(lab, underlay):
     for site in sites:
         counted = site.get("interface", "gnv", "statistics")
         until(lambda: re.search(r"rx_bytes=\d{7}", site.get("interface", "gnv", "statistics")), 15, f"statistics, not {counted}")
+
+
+@pytest.mark.parametrize("kind", ["vxlan", "geneve"])
+def test_super_frames_travel_whole_between_packet_sockets(lab, kind):
+    """A stack's super-frame is one frame of the underlay, whose datagrams have its segments, and comes out as one."""
+    sites = [lab.weir() for _ in range(2)]
+    one, other = sites
+    cable(one.host, "eth0", other.host, "eth0")
+    for site, peer in ((one, other), (other, one)):
+        underlay_device(site, "afpacket")
+        site.local()
+        site.tunnel("t", kind, f"remote_ip={peer.out4}", "key=7")
+    exchange(one.vm, other.vm, other.in4)
+
+    def length(port):
+        """Of the frames received, on average."""
+        said = other.get("interface", port, "statistics")
+        numbers = [int(re.search(rf"\b{name}=(\d+)", said)[1]) for name in ("rx_bytes", "rx_packets")]
+        return numbers[0] > 1_000_000 and numbers[0] / numbers[1]
+    for port in ("eth0", "t"):
+        average = until(lambda: length(port), 15, f"a million bytes by {port}")
+        assert average > 2500, f"frames of {port} are {average:.0f} bytes long"

@@ -113,7 +113,10 @@ def check(site, packets, case, kind, layers, fields, six):
         ip, above = packet[2 + len(layers)], packet[3 + len(layers)]
         inner.add(f"{ip[0]}-{above[0]}")
         if layers[0] == "UDP":
-            assert (packet[2][1]["chksum"] != 0) == (six or "csum" in case or kind == "gtpu")
+            # What was a super-frame is cut by the kernel as one of UDP, which has checksums.
+            was_cut = above[0] == "UDP" and above[1]["len"] > 100
+            is_asked, is_there = six or "csum" in case or kind == "gtpu", packet[2][1]["chksum"] != 0
+            assert is_there == is_asked or was_cut and is_there
             connection = ip[1]["src"], above[0], above[1].get("sport"), above[1].get("dport")
             ports.setdefault(connection, set()).add(packet[2][1]["sport"])
     assert {"IP-ICMP", "IP-UDP", "IP-TCP", "IPv6-UDP", "IPv6-TCP"} <= inner

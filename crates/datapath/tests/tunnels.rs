@@ -8,8 +8,11 @@ use std::sync::atomic::Ordering;
 
 use common::{MemPort, by_hand, flow, udp};
 use datapath::{Action, Config, Datapath, Decapsulation, DropReason, Encapsulation, PortNo, Rewrite};
+use packet::buffer::heap::HEAP;
 use packet::wire::build;
 use packet::{Field, Offload, Packet};
+use ports::Offloads;
+use ports::offload::complete;
 use ports::tunnel::TunnelPort;
 use proptest::prelude::*;
 use tunnel::header::{Header, Mirror, Payload, Protocol};
@@ -238,6 +241,43 @@ fn super_frames(takes_tunnels: bool) {
             }
         }
         assert_eq!(way.dp.account().joined, if is_joined && !is_whole { 2 } else { 0 });
+        assert_eq!(way.dp.account().came(), way.dp.account().went());
+    }
+}
+
+/// A super-frame of UDP, each of whose datagrams has a segment in a tunnel, leaves the tunnel as one of these segments, where their checksums are
+/// right.
+#[test]
+fn super_frames_of_datagrams_leave_the_tunnel_as_those_of_segments() {
+    for (kind, is_wrong) in [(0, false), (3, false), (0, true)] {
+        let way = way(&kinds()[kind], false, false, false);
+        way.ports[1].tunnels.store(true, Ordering::Relaxed);
+        way.dp.refresh_port(way.numbers[1]).unwrap();
+        let (frame, packet) = super_frame();
+        way.ports[0].queues[0].lock().unwrap().push_back(packet);
+        way.poll();
+        let outer = way.ports[1].sent.lock().unwrap().pop().unwrap();
+        let can = Offloads { csum: true, tso4: true, uso: true, datagrams: true, ..Offloads::default() };
+        let mut datagrams = Vec::new();
+        complete(outer, can, &HEAP, &mut |packet| datagrams.push(packet)).unwrap();
+        let [mut datagrams] = <[Packet; 1]>::try_from(datagrams).unwrap();
+        assert_eq!(datagrams.offload().gso_type, Offload::GSO_UDP_L4);
+        if is_wrong {
+            let middle = datagrams.len() / 2;
+            datagrams.data_mut()[middle] ^= 1;
+        }
+        way.ports[2].queues[0].lock().unwrap().push_back(datagrams);
+        way.poll();
+        let inner: Vec<_> = way.ports[3].sent.lock().unwrap().drain(..).collect();
+        let expected = super_frame().1;
+        assert_eq!(inner.iter().map(|packet| packet.len() - 54).sum::<usize>(), 3000);
+        if is_wrong {
+            assert_eq!(inner.len(), 3);
+            assert_eq!(*inner[1].offload(), Offload::NONE, "whoever receives it is to see that");
+        } else {
+            assert_eq!((inner.len(), inner[0].len(), *inner[0].offload()), (1, frame.len(), *expected.offload()));
+            assert_eq!((&inner[0].data()[..50], &inner[0].data()[52..]), (&frame[..50], &frame[52..]));
+        }
         assert_eq!(way.dp.account().came(), way.dp.account().went());
     }
 }

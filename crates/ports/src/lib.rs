@@ -385,6 +385,8 @@ pub struct Offloads {
     pub uso: bool,
     /// Cuts all of these also where they are in a tunnel over UDP without a checksum.
     pub tunnels: bool,
+    /// Cuts UDP at no greater cost than that of sending one frame, so that what is in a tunnel over UDP had better be given to it so.
+    pub datagrams: bool,
 }
 
 /// What went wrong with a port: what, where, and what would be right.

@@ -146,7 +146,7 @@ impl Port for Null {
 
     fn offloads(&self) -> Offloads {
         // Whatever is thrown away needs no checksum.
-        Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false }
+        Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false, datagrams: false }
     }
 
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {

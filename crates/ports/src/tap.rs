@@ -211,7 +211,7 @@ fn set_offloads(port: &str, fd: &OwnedFd) -> Result<Offloads, Error> {
     };
     let basic = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let uso = libc::TUN_F_USO4 | libc::TUN_F_USO6;
-    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: true };
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: true, datagrams: false };
     set_header(vnet::TUNNEL_LEN)?;
     if set(basic | uso | TUN_F_UDP_TUNNEL_GSO).is_ok() {
         return Ok(all);

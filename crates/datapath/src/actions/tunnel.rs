@@ -486,7 +486,9 @@ pub fn complete_outer(
     emit: &mut dyn FnMut(Packet),
 ) -> Result<(), OffloadError> {
     if packet.offload().is_gso() {
-        return complete(packet, Offloads::default(), memory, emit);
+        // Who left the outer checksum to others has sent from this host: it needs not be there to be right.
+        let can = Offloads { csum: packet.offload().needs_csum(), ..Offloads::default() };
+        return complete(packet, can, memory, emit);
     }
     complete_checksum(&mut packet)?;
     emit(packet);

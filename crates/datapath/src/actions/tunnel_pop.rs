@@ -1,6 +1,7 @@
 //! Packets that leave a tunnel: by whole batches, where nothing is left to do for them, and one by one otherwise.
 
-use packet::{BATCH_SIZE, Batch, Packet};
+use packet::{BATCH_SIZE, Batch, Offload, Packet};
+use ports::offload::unfinish_tcp;
 
 use crate::action::{Decapsulation, PortNo};
 use crate::actions::execute::Executor;
@@ -17,7 +18,7 @@ impl Executor {
         if (rest.is_gso() || rest.needs_csum()) && !is_of_inner(&packet) {
             return self.pop_unfinished(pop, packet, in_port, next);
         }
-        self.pop_finished(pop, packet, in_port, next);
+        self.pop_finished(pop, packet, in_port, next, false);
     }
 
     /// As [`pop_tunnel`](Executor::pop_tunnel), for a batch.
@@ -79,13 +80,17 @@ impl Executor {
         }
     }
 
+    /// `is_part`: of a super-frame that was cut, and may come together again inside.
     #[inline]
-    fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass) {
+    fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass, is_part: bool) {
         if let Some(reason) = self.refuses(next) {
             return self.outputs.retire_one(packet, reason, in_port);
         }
         match pop.pop(&mut packet, &mut self.tunnelled.block, &mut self.tunnelled.rest) {
             Ok(port) => {
+                if is_part && *packet.offload() == Offload::NONE {
+                    unfinish_tcp(&mut packet);
+                }
                 if self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled) {
                     self.counters.joined.add(1);
                 }
@@ -97,9 +102,10 @@ impl Executor {
     #[cold]
     fn pop_unfinished(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
         let (memory, mut parts) = (packet.memory(), 0);
+        let is_cut = packet.offload().is_gso();
         let result = complete_outer(packet, memory, &mut |part| {
             parts += 1;
-            self.pop_finished(pop, part, in_port, next);
+            self.pop_finished(pop, part, in_port, next, is_cut);
         });
         self.count_segments(parts, result, in_port);
     }

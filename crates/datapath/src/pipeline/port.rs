@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use packet::{Batch, Time};
 use parking_lot::Mutex;
-use ports::{Port, TxQueue};
+use ports::{Offloads, Port, TxQueue};
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
@@ -64,7 +64,8 @@ impl DpPort {
     pub fn refresh(&self) {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
-        self.takes_tunnels.store(self.port.offloads().tunnels, Ordering::Relaxed);
+        let Offloads { tunnels, datagrams, .. } = self.port.offloads();
+        self.takes_tunnels.store(tunnels || datagrams, Ordering::Relaxed);
     }
 
     /// Drops since the port was added, summed over the workers, with what the port drops by itself for its filter.

@@ -152,7 +152,14 @@ impl AfPacket {
         }
         Ok(Arc::new(AfPacket {
             qdisc_bypass: options.flag("qdisc-bypass", false),
-            offloads: Offloads { csum: true, tso4: true, tso6: true, uso: kernel_knows_uso(), tunnels: false },
+            offloads: Offloads {
+                csum: true,
+                tso4: true,
+                tso6: true,
+                uso: kernel_knows_uso(),
+                tunnels: false,
+                datagrams: kernel_knows_uso(),
+            },
             memory: env.memory,
             driver: interface.driver(),
             rx: Mutex::new(rx),

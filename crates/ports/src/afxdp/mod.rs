@@ -384,7 +384,7 @@ impl Binding {
     fn offloads(&self) -> Offloads {
         let csum = self.queues.iter().all(|queue| queue.socket.has_metadata && !queue.socket.zero_copy);
         let tso = csum && self.from_stack;
-        Offloads { csum, tso4: tso, tso6: tso, uso: tso && kernel_knows_uso(), tunnels: false }
+        Offloads { csum, tso4: tso, tso6: tso, uso: tso && kernel_knows_uso(), tunnels: false, datagrams: false }
     }
 }
 

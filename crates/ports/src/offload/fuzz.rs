@@ -23,8 +23,8 @@ pub fn run(bytes: &[u8]) {
 
 /// What a port can do, a bit for each.
 pub fn offloads(bits: u8) -> Offloads {
-    let [csum, tso4, tso6, uso, tunnels] = [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
-    Offloads { csum, tso4, tso6, uso, tunnels }
+    let [csum, tso4, tso6, uso, tunnels, datagrams] = [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
+    Offloads { csum, tso4, tso6, uso, tunnels, datagrams }
 }
 
 /// Completes a frame and returns what came of it.
@@ -41,6 +41,10 @@ pub fn finish(frame: &[u8], offload: Offload, can: Offloads) -> Vec<Packet> {
         return out;
     }
     assert!(!out.is_empty() && out.len() <= MAX_SEGMENTS);
+    if can.datagrams && out.iter().any(|packet| packet.offload().is_gso() && packet.data() != frame) {
+        check_datagrams(frame, offload, &out);
+        return out;
+    }
     for packet in &out {
         let offload = packet.offload();
         let checksum = usize::from(offload.csum_start) + usize::from(offload.csum_offset);
@@ -53,6 +57,24 @@ pub fn finish(frame: &[u8], offload: Offload, can: Offloads) -> Vec<Packet> {
         false => check_checksum(frame, offload, &out),
     }
     out
+}
+
+/// Super-frames of UDP: cut as such, they are the segments that the frame is cut into otherwise, but for the outer checksum, which they have.
+fn check_datagrams(frame: &[u8], offload: Offload, out: &[Packet]) {
+    let outer = HeaderOffsets::find(frame).expect("headers of what was cut");
+    let segments = finish(frame, offload, Offloads::default());
+    let mut datagrams = Vec::new();
+    for packet in out {
+        assert!(packet.len() <= 65535, "too long");
+        datagrams.extend(finish(packet.data(), *packet.offload(), Offloads::default()));
+    }
+    assert_eq!(datagrams.len(), segments.len());
+    for (datagram, segment) in datagrams.iter_mut().zip(&segments) {
+        assert_ne!(word(datagram.data(), outer.l4 + 6), 0, "no outer checksum");
+        let checksum = outer.l4 + 6..outer.l4 + 8;
+        datagram.data_mut()[checksum.clone()].copy_from_slice(&segment.data()[checksum]);
+        assert_eq!(datagram.data(), segment.data());
+    }
 }
 
 /// A frame that was not cut: only its checksum has changed, and covers what it was said to cover.

@@ -8,8 +8,10 @@
 //!
 //! Headers are looked for behind VLAN tags and MPLS labels. What the kernel understands in a vnet header
 //! knows no labels, so a super-frame with labels is always cut here. Of tunnels, only the long form of that header knows
-//! ([`tunnel_of`]): for other ports, super-frames in a [tunnel](outer) are cut here, too.
+//! ([`tunnel_of`]): for other ports, super-frames in a [tunnel](outer) are cut here, too, or made such that the kernel
+//! [cuts them as UDP](datagrams).
 
+mod datagrams;
 pub mod fragment;
 pub mod fuzz;
 mod outer;
@@ -21,6 +23,7 @@ use packet::wire::crc32c::crc32c;
 use packet::{Memory, Offload, Packet};
 
 use crate::{Offloads, pools};
+use datagrams::Datagrams;
 use outer::Outer;
 
 /// Why a frame cannot be completed. Such a frame is dropped and counted.
@@ -94,8 +97,12 @@ pub fn complete(
             return cut(&packet, memory, can.csum, emit).map(|_| ());
         }
         // What is left to a port, which may be a device or another guest, is what could be cut here.
-        if GsoHeaders::parse(&packet)?.outer.is_some_and(|outer| !(can.tunnels && outer.is_plain_udp())) {
-            return cut(&packet, memory, can.csum, emit).map(|_| ());
+        let headers = GsoHeaders::parse(&packet)?;
+        if headers.outer.as_ref().is_some_and(|outer| !(can.tunnels && outer.is_plain_udp())) {
+            return match Datagrams::of(&packet, &headers).filter(|_| can.datagrams) {
+                Some(datagrams) => datagrams.make(&packet, memory, emit),
+                None => cut(&packet, memory, can.csum, emit).map(|_| ()),
+            };
         }
         check_csum_place(&packet)?;
     } else if offload.needs_csum() {
@@ -136,6 +143,22 @@ pub fn complete_checksum(packet: &mut Packet) -> Result<(), OffloadError> {
     offload.flags &= !Offload::NEEDS_CSUM;
     (offload.csum_start, offload.csum_offset) = (0, 0);
     Ok(())
+}
+
+/// Leaves the checksum of a packet of TCP unfinished, if it is right. Packets of a connection can be merged then.
+pub fn unfinish_tcp(packet: &mut Packet) {
+    let Ok(Headers { l3, l4, end, ipv6, protocol }) = Headers::parse(packet.data()) else { return };
+    let frame = packet.data();
+    if protocol != 6 || end != frame.len() || end < l4 + 20 || is_labelled(frame) {
+        return;
+    }
+    let pseudo = pseudo_sum(frame, l3, l4, ipv6, protocol);
+    if fold(pseudo + sum(&frame[l4..])) != 0 {
+        return;
+    }
+    packet.data_mut()[l4 + 16..l4 + 18].copy_from_slice(&(!fold(pseudo)).to_be_bytes());
+    *packet.offload_mut() =
+        Offload { flags: Offload::NEEDS_CSUM, csum_start: l4 as u16, csum_offset: 16, ..Offload::NONE };
 }
 
 /// Where the checksum is stored, which is within the frame.

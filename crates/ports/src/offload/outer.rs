@@ -42,6 +42,11 @@ impl Outer {
         Some((Outer { l3, l4, ipv6, udp, checksum }, inner))
     }
 
+    /// Whether it is of UDP.
+    pub fn is_udp(&self) -> bool {
+        self.udp
+    }
+
     /// Whether it is of UDP without a checksum.
     pub fn is_plain_udp(&self) -> bool {
         self.udp && !self.checksum

@@ -223,7 +223,7 @@ proptest! {
         let inner = shape.build();
         let packet = encapsulate(&inner, kind, ipv6, checksum);
         let skipped = if kind > 2 { 14 } else { 0 };
-        let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: true };
+        let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: true, datagrams: false };
         let is_known = kind < 2 && !checksum;
         let place = tunnel_of(&packet);
         prop_assert_eq!(place.is_some(), is_known);
@@ -235,6 +235,40 @@ proptest! {
         let parts = fuzz::finish(packet.data(), *packet.offload(), all);
         prop_assert_eq!(parts.len() == 1 && parts[0].offload().is_gso(), is_known);
         prop_assert_eq!(tunnel_of(&inner), None);
+    }
+
+    /// What a port that cuts UDP gets: what is in a tunnel over UDP in few frames, each datagram of which is a segment.
+    #[test]
+    fn a_port_that_cuts_datagrams_gets_segments_as_such(
+        mut shape in shapes(), kind in 0..5usize, ipv6 in any::<bool>(), checksum in any::<bool>(),
+    ) {
+        shape.unfinished = true;
+        if kind > 2 {
+            shape.tags = 0;
+        }
+        let packet = encapsulate(&shape.build(), kind, ipv6, checksum);
+        let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false, datagrams: true };
+        // What the datagrams are is looked at there.
+        let parts = fuzz::finish(packet.data(), *packet.offload(), all);
+        let segments = shape.payload.len().div_ceil(shape.gso_size.into());
+        let is_udp = parts.iter().any(|part| part.offload().gso_type == Offload::GSO_UDP_L4);
+        prop_assert_eq!(is_udp, kind < 2 && (2..=128).contains(&segments));
+        prop_assert!(!is_udp || parts.len() == segments.div_ceil(64));
+    }
+
+    #[test]
+    fn a_right_checksum_of_tcp_is_left_unfinished_again(mut shape in shapes(), wrong in any::<Option<u8>>()) {
+        shape.unfinished = true;
+        let mut parts = Vec::new();
+        segment(&shape.build(), &HEAP, &mut |part| parts.push(part)).unwrap();
+        for mut part in parts {
+            *part.data_mut().last_mut().unwrap() ^= wrong.unwrap_or(0);
+            let before = part.data().to_vec();
+            unfinish_tcp(&mut part);
+            prop_assert_eq!(part.offload().needs_csum(), shape.tcp && wrong.unwrap_or(0) == 0);
+            complete_checksum(&mut part).unwrap();
+            prop_assert!(part.data() == before);
+        }
     }
 
     #[test]
@@ -310,7 +344,7 @@ proptest! {
                 *byte = value;
             }
         }
-        for can in [Offloads::default(), Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false }] {
+        for can in [Offloads::default(), Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false, datagrams: false }] {
             let mut packet = Packet::from_slice(&frame);
             *packet.offload_mut() = Offload { flags, gso_type, hdr_len: 0, gso_size, csum_start, csum_offset };
             let mut emitted = 0;
@@ -337,7 +371,7 @@ fn shape() -> Shape {
 
 #[test]
 fn what_the_port_can_do_is_left_to_it() {
-    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false };
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false, datagrams: false };
     let count = |can: Offloads| {
         let mut frames = Vec::new();
         complete(shape().build(), can, &HEAP, &mut |p| frames.push(p)).unwrap();
@@ -367,7 +401,7 @@ fn a_segment_longer_than_ip_can_say_is_refused() {
 
 #[test]
 fn a_super_frame_that_lies_is_not_left_to_the_port() {
-    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false };
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false, datagrams: false };
     let refuse = |change: &dyn Fn(&mut Packet)| {
         let mut packet = shape().build();
         change(&mut packet);
@@ -393,7 +427,7 @@ fn label(mut packet: Packet) -> Packet {
 
 #[test]
 fn labelled_frames_are_cut_here_whatever_the_port_can_do() {
-    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false };
+    let all = Offloads { csum: true, tso4: true, tso6: true, uso: true, tunnels: false, datagrams: false };
     for ipv6 in [false, true] {
         let shape = Shape { ipv6, ..shape() };
         let mut segments = Vec::new();

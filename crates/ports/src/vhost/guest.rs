@@ -155,6 +155,7 @@ fn offloads(features: u64) -> Offloads {
         // librte_vhost has no word for it.
         uso: false,
         tunnels: false,
+        datagrams: false,
     }
 }
 
@@ -251,6 +252,6 @@ mod tests {
         let tso = bit(dpdk_sys::VIRTIO_NET_F_GUEST_TSO4) | bit(dpdk_sys::VIRTIO_NET_F_GUEST_TSO6);
         assert_eq!(offloads(tso), Offloads::default());
         let all = offloads(tso | bit(dpdk_sys::VIRTIO_NET_F_GUEST_CSUM));
-        assert_eq!(all, Offloads { csum: true, tso4: true, tso6: true, uso: false, tunnels: false });
+        assert_eq!(all, Offloads { csum: true, tso4: true, tso6: true, uso: false, tunnels: false, datagrams: false });
     }
 }
