@@ -4,12 +4,16 @@
 //! finished, as no second checksum can be left to the port; the outer one is, so that datagrams have one even where the tunnel would have
 //! none (RFC 7348 section 5 and RFC 8926 section 3.3 have receivers take both).
 
+use arrayvec::ArrayVec;
 use packet::{Memory, Offload, Packet};
 
 use super::{GsoHeaders, OffloadError, empty, finish_ip, fold, nonzero, pseudo_sum, sum};
 
 /// The most datagrams in a super-frame, as all versions of Linux take them (UDP_MAX_SEGMENTS).
 const MOST: usize = 64;
+
+/// The most super-frames that one becomes.
+const FRAMES: usize = 4;
 
 /// The longest super-frame.
 const LONGEST: usize = 65535;
@@ -54,14 +58,14 @@ impl<'a> Datagrams<'a> {
         let fit = LONGEST.saturating_sub(outer_len) / (inner_len + size);
         let most = fit.min(MOST);
         // What is cut into fine segments gains nothing: their headers are most of them.
-        if most < 2 || !(2..=super::MAX_DATAGRAMS).contains(&count) {
+        if most < 2 || !(2..=super::MAX_DATAGRAMS).contains(&count) || count > FRAMES * most {
             return None;
         }
         let each = count.div_ceil(count.div_ceil(most));
         Some(Datagrams { headers, outer_len, inner, inner_len, size, count, each })
     }
 
-    /// Makes the super-frames.
+    /// Makes the super-frames. Without buffers for all of them, there are none.
     pub fn make(
         &self,
         packet: &Packet,
@@ -69,16 +73,17 @@ impl<'a> Datagrams<'a> {
         emit: &mut dyn FnMut(Packet),
     ) -> Result<(), OffloadError> {
         let payload = &packet.data()[self.headers.payload..self.headers.end];
-        let bytes = self.each * self.size;
-        for (number, part) in payload.chunks(bytes).enumerate() {
-            let first = number * self.each;
-            let datagrams = part.len().div_ceil(self.size);
-            let len = self.outer_len + datagrams * self.inner_len + part.len();
-            let mut whole = empty(memory, len).ok_or(OffloadError::NoBuffer)?;
+        let parts = || payload.chunks(self.each * self.size).map(|part| (part, part.len().div_ceil(self.size)));
+        let len = |(part, datagrams): (&[u8], usize)| self.outer_len + datagrams * self.inner_len + part.len();
+        let mut buffers = ArrayVec::<Packet, FRAMES>::new();
+        for part in parts() {
+            buffers.push(empty(memory, len(part)).ok_or(OffloadError::NoBuffer)?);
+        }
+        for (number, (part, mut whole)) in parts().zip(buffers).enumerate() {
             whole.set_queue(packet.queue());
-            let frame = whole.push_back(len).expect("allocated with this size");
-            self.write(frame, packet.data(), first, part);
-            *whole.offload_mut() = self.rest(datagrams);
+            let frame = whole.push_back(len(part)).expect("allocated with this size");
+            self.write(frame, packet.data(), number * self.each, part.0);
+            *whole.offload_mut() = self.rest(part.1);
             emit(whole);
         }
         Ok(())

@@ -99,9 +99,10 @@ pub fn complete(
         // What is left to a port, which may be a device or another guest, is what could be cut here.
         let headers = GsoHeaders::parse(&packet)?;
         if headers.outer.as_ref().is_some_and(|outer| !(can.tunnels && outer.is_plain_udp())) {
-            return match Datagrams::of(&packet, &headers).filter(|_| can.datagrams) {
-                Some(datagrams) => datagrams.make(&packet, memory, emit),
-                None => cut(&packet, memory, can.csum, emit).map(|_| ()),
+            let datagrams = Datagrams::of(&packet, &headers).filter(|_| can.datagrams);
+            return match datagrams.map(|datagrams| datagrams.make(&packet, memory, emit)) {
+                None | Some(Err(OffloadError::NoBuffer)) => cut(&packet, memory, can.csum, emit).map(|_| ()),
+                Some(result) => result,
             };
         }
         check_csum_place(&packet)?;

@@ -533,6 +533,12 @@ fn segments_end_where_buffers_do() {
     let large = pools::large_frames().unwrap();
     let all: Vec<_> = std::iter::from_fn(|| large.allocate()).collect();
     let (result, _, made) = cut();
+    let small = Pool::new(PoolConfig { chunks: 16, chunk_size: 512, headroom: 0 }).unwrap();
+    let mut segments = Vec::new();
+    let can = Offloads { csum: true, tso4: true, datagrams: true, ..Offloads::default() };
+    let in_tunnel = encapsulate(&shape.build(), 0, false, false);
+    let in_small = complete(in_tunnel, can, small.memory(), &mut |p| segments.push(p.offload().is_gso()));
     drop(all);
     assert_eq!((result, made), (Err(OffloadError::NoBuffer), 2));
+    assert_eq!((in_small, segments), (Ok(()), vec![false; 5]), "segments have room where no datagrams have");
 }
