@@ -1,6 +1,7 @@
 """Dummy ports and the clock: what tests use that run the daemon without any network."""
 
 import re
+import struct
 import subprocess
 import time
 
@@ -265,3 +266,40 @@ def test_a_change_of_an_address_touches_the_flows_of_that_address(switch):
     receive("p2", c, a)
     until(lambda: touched() == before + moved + 16, what="the flows that were flooded for an address that is known now")
     assert len(set(re.findall(r"02:00:00:00:00:\w\w", switch.appctl("fdb/show", "br0")))) == 19
+
+
+def checksum(data):
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return total ^ 0xffff
+
+
+def frame(source, ttl, proto, head, at):
+    """An IPv4 packet with right checksums; that of what it carries is at this place there."""
+    addresses = bytes(source) + bytes([10, 0, 0, 2])
+    covered = head if proto == 1 else addresses + struct.pack("!HH", proto, len(head)) + head
+    carried = head[:at] + struct.pack("!H", checksum(covered)) + head[at + 2:]
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(head), 0, 0, ttl, proto, 0) + addresses
+    ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
+    return bytes.fromhex("0000000000020000000000010800") + ip + carried
+
+
+def test_one_flow_that_rewrites_addresses_serves_all_protocols(switch, tmp_path):
+    """As docs/deviations/openflow.md has it: OVS makes a flow for each protocol."""
+    switch.vsctl("set", "interface", "p2", f"options:tx_pcap={tmp_path}/tx.pcap")
+    switch.ofctl("add-flow", "br0", "in_port=1,ip,actions=mod_nw_src:9.8.7.6,dec_ttl,output:2")
+    carried = [(1, struct.pack("!BBHHH", 8, 0, 0, 1, 1), 2),
+               (6, struct.pack("!HHIIBBHHH", 5, 6, 0, 0, 0x50, 2, 8192, 0, 0), 16),
+               (17, struct.pack("!HHHH", 5, 6, 8, 0), 6)]
+    for proto, head, at in carried:
+        switch.appctl("netdev-dummy/receive", "p1", frame([10, 0, 0, 1], 64, proto, head, at).hex())
+    sent = b"".join(frame([9, 8, 7, 6], 63, proto, head, at) for proto, head, at in carried)
+    capture, at, out = (tmp_path / "tx.pcap").read_bytes(), 24, b""
+    while at < len(capture):
+        length = struct.unpack("<I", capture[at + 8:at + 12])[0]
+        out += capture[at + 16:at + 16 + length]
+        at += 16 + length
+    assert out == sent
+    flow, = [line for line in switch.appctl("dpctl/dump-flows").splitlines() if "recirc_id" in line]
+    assert "proto=" not in flow and "packets:2" in flow

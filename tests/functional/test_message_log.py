@@ -119,3 +119,32 @@ def test_flow_mods_are_counted_in_the_log(ovs):
     ovs.ofctl("add-flow", "br0", "in_port=1,actions=2")
     until(lambda: re.search(r"connmgr\|INFO\|br0<->unix#\d+: 1 flow_mods in the last 0 s \(1 adds\)",
                             (ovs.dir / "messages.log").read_text()), what="the count in the log")
+
+
+def test_messages_that_are_not_limited_are_all_logged(ovs):
+    ovs.appctl("vlog/set", "vconn:file:dbg")
+    ovs.appctl("vlog/disable-rate-limit", "vconn")
+    peer = Peer(ovs, 4)
+
+    def echoes(count):
+        for n in range(count):
+            peer.send(struct.pack("!BBHI", 4, 2, 8, n))
+        peer.barrier()
+
+    def text():
+        return (ovs.dir / "messages.log").read_text()
+
+    echoes(1500)
+    until(lambda: text().count("OFPT_BARRIER_REPLY") == 1, what="the log of the last message")
+    assert text().count("received: OFPT_ECHO_REQUEST") == 1500
+    assert text().count("sent (Success): OFPT_ECHO_REPLY") == 1500
+    assert "excessive rate" not in text()
+    # Limited anew, some are dropped, and how many is told as soon as one is logged again.
+    ovs.appctl("vlog/enable-rate-limit", "vconn")
+    echoes(1500)
+
+    def is_told():
+        echoes(1)
+        return "vconn|DBG|Dropped " in text()
+
+    until(is_told, what="word of what was dropped")

@@ -115,6 +115,11 @@ pub fn flush() {
     }
 }
 
+/// Whether what the process logs for a module is limited: for places that count what they log themselves.
+pub fn is_limited(module: Module) -> bool {
+    LOGGER.get().is_none_or(|logger| logger.is_limited(module))
+}
+
 /// Makes a logger that takes the messages of the whole process.
 pub fn init(program: &'static str, config: &Config) -> Result<Arc<Logger>, String> {
     let environment = || std::env::var("OVS_SYSLOG_METHOD").ok().filter(|method| !method.is_empty());

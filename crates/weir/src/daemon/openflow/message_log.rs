@@ -1,13 +1,16 @@
 //! The messages of OpenFlow connections in the log, where that is asked for (`vlog/set vconn:dbg`), as in Open vSwitch.
 //!
 //! The text of a message is bounded, and so is how many are logged: 600 at once and 600 per minute, of all connections
-//! together. The text is only made of what is logged.
+//! together, unless the module's messages are not limited (`vlog/disable-rate-limit`). The text is only made of what is
+//! logged.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use ofproto::connection::{Tracer, Traffic};
 use openflow::text::format_message;
+
+use crate::vlog::{self, Module};
 
 /// The module of Open vSwitch that logs messages.
 const TARGET: &str = "vconn";
@@ -44,9 +47,11 @@ fn log(name: &str, traffic: Traffic<'_>) {
             );
         }
     };
-    let Some(dropped) = BUDGET.with_borrow_mut(|budget| budget.take(Instant::now())) else { return };
-    if dropped > 0 {
-        tracing::debug!(target: TARGET, "Dropped {dropped} log messages due to excessive rate");
+    if vlog::is_limited(Module::of_target(TARGET)) {
+        let Some(dropped) = BUDGET.with_borrow_mut(|budget| budget.take(Instant::now())) else { return };
+        if dropped > 0 {
+            tracing::debug!(target: TARGET, "Dropped {dropped} log messages due to excessive rate");
+        }
     }
     let mut text = String::new();
     format_message(&mut text, message);
