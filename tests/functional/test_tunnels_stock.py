@@ -129,8 +129,8 @@ def test_two_weirs_over_any_underlay(lab, underlay):
         until(lambda: re.search(r"rx_bytes=\d{7}", site.get("interface", "gnv", "statistics")), 15, f"statistics, not {counted}")
 
 
-@pytest.mark.parametrize("kind", ["vxlan", "geneve"])
-def test_super_frames_travel_whole_between_packet_sockets(lab, kind):
+@pytest.mark.parametrize("kind, options, six", [("vxlan", [], False), ("geneve", ["csum=true"], False), ("geneve", [], True)], ids=case)
+def test_super_frames_travel_whole_between_packet_sockets(lab, kind, options, six):
     """A stack's super-frame is one frame of the underlay, whose datagrams have its segments, and comes out as one."""
     sites = [lab.weir() for _ in range(2)]
     one, other = sites
@@ -138,7 +138,7 @@ def test_super_frames_travel_whole_between_packet_sockets(lab, kind):
     for site, peer in ((one, other), (other, one)):
         underlay_device(site, "afpacket")
         site.local()
-        site.tunnel("t", kind, f"remote_ip={peer.out4}", "key=7")
+        site.tunnel("t", kind, f"remote_ip={peer.outside(six)}", "key=7", *options)
     exchange(one.vm, other.vm, other.in4)
 
     def length(port):

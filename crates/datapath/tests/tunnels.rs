@@ -249,9 +249,12 @@ fn super_frames(takes_tunnels: bool) {
 /// right.
 #[test]
 fn super_frames_of_datagrams_leave_the_tunnel_as_those_of_segments() {
-    for (kind, is_wrong) in [(0, false), (3, false), (0, true)] {
-        let way = way(&kinds()[kind], false, false, false);
-        way.ports[1].tunnels.store(true, Ordering::Relaxed);
+    for (kind, checksum, is_wrong) in
+        [(0, false, false), (0, true, false), (3, false, false), (3, true, false), (0, false, true)]
+    {
+        let way = way(&kinds()[kind], false, checksum, false);
+        way.ports[1].tunnels.store(false, Ordering::Relaxed);
+        way.ports[1].datagrams.store(true, Ordering::Relaxed);
         way.dp.refresh_port(way.numbers[1]).unwrap();
         let (frame, packet) = super_frame();
         way.ports[0].queues[0].lock().unwrap().push_back(packet);
@@ -261,7 +264,7 @@ fn super_frames_of_datagrams_leave_the_tunnel_as_those_of_segments() {
         let mut datagrams = Vec::new();
         complete(outer, can, &HEAP, &mut |packet| datagrams.push(packet)).unwrap();
         let [mut datagrams] = <[Packet; 1]>::try_from(datagrams).unwrap();
-        assert_eq!(datagrams.offload().gso_type, Offload::GSO_UDP_L4);
+        assert_eq!(datagrams.offload().gso_type, Offload::GSO_UDP_L4, "{kind} {checksum}");
         if is_wrong {
             let middle = datagrams.len() / 2;
             datagrams.data_mut()[middle] ^= 1;

@@ -258,6 +258,8 @@ pub struct Prepared {
     may_fragment: bool,
     /// Whether a super-frame can have them as a whole.
     fit_super_frames: bool,
+    /// Whether it may be one of UDP then, whose datagrams have the segments.
+    fit_datagrams: bool,
     /// Whether packets have any of what [`Rest`] says.
     has_rest: bool,
     rest: Rest,
@@ -342,6 +344,7 @@ impl Prepared {
         let at = out.len;
         let (len, patches) = header.write(&mut bytes[at..])?;
         let udp_sum = (is_udp && outer.checksum).then(|| pseudo(outer, proto, 0));
+        let fit_segments = outer.dont_fragment && is_same_for_segments(header);
         Ok(Prepared {
             bytes,
             len: (at + len) as u16,
@@ -354,7 +357,8 @@ impl Prepared {
             skipped: if payload == Payload::Ethernet { 0 } else { 14 },
             has_id: !is_v6 && !outer.dont_fragment,
             may_fragment: !outer.dont_fragment,
-            fit_super_frames: outer.dont_fragment && udp_sum.is_none() && is_same_for_segments(header),
+            fit_super_frames: fit_segments && udp_sum.is_none(),
+            fit_datagrams: fit_segments && is_udp,
             has_rest: patches != Patches::default() || label.is_some() || udp_sum.is_some(),
             rest: Rest { patches, label, udp_sum },
         })
@@ -394,6 +398,12 @@ impl Prepared {
     #[inline]
     pub fn fit_super_frames(&self) -> bool {
         self.fit_super_frames
+    }
+
+    /// The same, where each segment becomes a datagram of UDP with a checksum of its own: for those who make such of a super-frame.
+    #[inline]
+    pub fn fit_datagrams(&self) -> bool {
+        self.fit_datagrams
     }
 
     /// Whether a packet that is too long may be sent as fragments.

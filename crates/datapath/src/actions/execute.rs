@@ -311,7 +311,7 @@ impl Executor {
             }
             Step::TunnelPush(headers, leaves_by) => {
                 let mtu = self.outputs.mtu(headers.out_port);
-                let whole = || self.outputs.takes_tunnels(*leaves_by).then_some(mtu);
+                let whole = || (self.outputs.takes_tunnels(*leaves_by), mtu);
                 if !headers.takes(packet, 0, headers.longest(mtu), whole) {
                     return Stepped::Unfinished;
                 }

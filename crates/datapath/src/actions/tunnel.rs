@@ -31,6 +31,7 @@ use zerocopy::FromBytes;
 
 use crate::drop::DropReason;
 use crate::pipeline::metadata::{Metadata, TunnelledRest};
+use crate::pipeline::port::TakesTunnels;
 use crate::port_no::PortNo;
 
 /// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.
@@ -151,13 +152,20 @@ impl Encapsulation {
     }
 
     /// Whether the packet can be encapsulated as it is. It is `longer` then by headers that it gets before; see
-    /// [`longest`](Encapsulation::longest). `whole` says the MTU where a super-frame may have the headers as a whole: where the port by which
-    /// it leaves takes it so. Cutting it behind a tunnel takes longer than before it.
+    /// [`longest`](Encapsulation::longest). `whole` says how the port by which a super-frame leaves takes it with the headers as a whole, and the
+    /// MTU. Cutting it behind a tunnel takes longer than before it.
     #[inline(always)]
-    pub fn takes(&self, packet: &Packet, longer: usize, longest: usize, whole: impl Fn() -> Option<usize>) -> bool {
+    pub fn takes(
+        &self,
+        packet: &Packet,
+        longer: usize,
+        longest: usize,
+        whole: impl Fn() -> (TakesTunnels, usize),
+    ) -> bool {
         let offload = packet.offload();
         if offload.is_gso() {
-            return longer == 0 && whole().is_some_and(|mtu| self.takes_whole(packet, mtu));
+            let (by_port, mtu) = whole();
+            return longer == 0 && self.takes_whole(packet, by_port, mtu);
         }
         let is_summed = self.headers.sums_payload() || self.max_len != u32::MAX;
         (!offload.needs_csum() || !is_summed) && packet.len() + longer <= longest
@@ -166,9 +174,10 @@ impl Encapsulation {
     /// Whether a super-frame can have the headers as a whole: it is in no other tunnel, its segments keep within the MTU, and IP can tell
     /// its length.
     #[inline(never)]
-    fn takes_whole(&self, packet: &Packet, mtu: usize) -> bool {
+    fn takes_whole(&self, packet: &Packet, by_port: TakesTunnels, mtu: usize) -> bool {
         let (offload, frame) = (packet.offload(), packet.data());
-        if !self.headers.fit_super_frames() || self.max_len != u32::MAX || !offload.needs_csum() {
+        let fit = by_port.whole && self.headers.fit_super_frames() || by_port.datagrams && self.headers.fit_datagrams();
+        if !fit || self.max_len != u32::MAX || !offload.needs_csum() {
             return false;
         }
         let (l4, longer) = (usize::from(offload.csum_start), self.headers.len() - self.headers.ip());

@@ -26,12 +26,22 @@ pub struct DpPort {
     /// Longest frame that can be sent, without VLAN tags.
     max_frame: AtomicU32,
     up: AtomicBool,
-    /// Whether it takes super-frames in tunnels.
+    /// Whether it takes super-frames in tunnels; see [`TakesTunnels`].
     takes_tunnels: AtomicBool,
+    takes_datagrams: AtomicBool,
     /// Drop counters of each worker, by its number.
     pub drops: Box<[CachePadded<DropCounters>]>,
     /// What workers and receive queues that come into being are given. Each has its own reference.
     policers: Mutex<Policers>,
+}
+
+/// How a port takes super-frames in tunnels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TakesTunnels {
+    /// As they are.
+    pub whole: bool,
+    /// As super-frames of UDP, which have a checksum.
+    pub datagrams: bool,
 }
 
 /// The policers of a port.
@@ -53,6 +63,7 @@ impl DpPort {
             max_frame: AtomicU32::new(0),
             up: AtomicBool::new(false),
             takes_tunnels: AtomicBool::new(false),
+            takes_datagrams: AtomicBool::new(false),
             drops,
             policers: Mutex::default(),
         };
@@ -65,7 +76,8 @@ impl DpPort {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
         let Offloads { tunnels, datagrams, .. } = self.port.offloads();
-        self.takes_tunnels.store(tunnels || datagrams, Ordering::Relaxed);
+        self.takes_tunnels.store(tunnels, Ordering::Relaxed);
+        self.takes_datagrams.store(datagrams, Ordering::Relaxed);
     }
 
     /// Drops since the port was added, summed over the workers, with what the port drops by itself for its filter.
@@ -97,8 +109,9 @@ impl DpPort {
     }
 
     /// Whether it takes super-frames in tunnels, and cuts them itself or has somebody cut them.
-    pub fn takes_tunnels(&self) -> bool {
-        self.takes_tunnels.load(Ordering::Relaxed)
+    pub fn takes_tunnels(&self) -> TakesTunnels {
+        let [whole, datagrams] = [&self.takes_tunnels, &self.takes_datagrams].map(|flag| flag.load(Ordering::Relaxed));
+        TakesTunnels { whole, datagrams }
     }
 
     /// The port's MTU.

@@ -22,7 +22,7 @@ use crate::bond::{Bonds, Members, Selected};
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
-use crate::pipeline::port::{DpPort, Queue, SharedQueue};
+use crate::pipeline::port::{DpPort, Queue, SharedQueue, TakesTunnels};
 use crate::policer::{EgressPolicer, take};
 use crate::shaper::backlog::Backlog;
 use crate::sync::counters::WorkerCounters;
@@ -277,9 +277,9 @@ impl Outputs {
         self.port(port).map_or(usize::MAX, |port| port.mtu())
     }
 
-    /// Whether a port takes super-frames in tunnels.
-    pub fn takes_tunnels(&self, port: Option<PortNo>) -> bool {
-        port.and_then(|port| self.port(port)).is_some_and(|port| port.takes_tunnels())
+    /// How a port takes super-frames in tunnels.
+    pub fn takes_tunnels(&self, port: Option<PortNo>) -> TakesTunnels {
+        port.and_then(|port| self.port(port)).map_or(TakesTunnels::default(), |port| port.takes_tunnels())
     }
 
     /// The worker's counters.

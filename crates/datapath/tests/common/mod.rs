@@ -21,6 +21,8 @@ pub struct MemPort {
     pub up: AtomicBool,
     /// Whether it takes super-frames in tunnels.
     pub tunnels: AtomicBool,
+    /// Whether it makes super-frames of UDP of them.
+    pub datagrams: AtomicBool,
     pub queues: Vec<Arc<Mutex<VecDeque<Packet>>>>,
     /// How often a worker that would receive had to wait for whoever holds a queue's lock.
     pub waits: Arc<AtomicUsize>,
@@ -42,6 +44,7 @@ impl MemPort {
             mtu: AtomicU32::new(1500),
             up: AtomicBool::new(true),
             tunnels: AtomicBool::new(true),
+            datagrams: AtomicBool::new(false),
             queues: (0..rx).map(|_| Arc::default()).collect(),
             waits: Arc::default(),
             sent: Arc::default(),
@@ -134,7 +137,8 @@ impl Port for MemPort {
         Features::default()
     }
     fn offloads(&self) -> Offloads {
-        Offloads { tunnels: self.tunnels.load(Ordering::Relaxed), ..Offloads::default() }
+        let [tunnels, datagrams] = [&self.tunnels, &self.datagrams].map(|flag| flag.load(Ordering::Relaxed));
+        Offloads { tunnels, datagrams, ..Offloads::default() }
     }
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
         self.queues

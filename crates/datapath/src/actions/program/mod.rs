@@ -430,7 +430,7 @@ impl Program {
             if let Step::TunnelPush(push, leaves_by) = step {
                 let mtu = outputs.mtu(push.out_port);
                 let longest = push.longest(mtu);
-                let whole = || outputs.takes_tunnels(*leaves_by).then_some(mtu);
+                let whole = || (outputs.takes_tunnels(*leaves_by), mtu);
                 if !packets.iter().all(|packet| push.takes(packet, longer, longest, whole)) {
                     return false;
                 }
