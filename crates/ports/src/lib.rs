@@ -389,6 +389,15 @@ pub struct Offloads {
     pub datagrams: bool,
 }
 
+/// How a port takes super-frames in tunnels: what its [`Offloads`] say of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TakesTunnels {
+    /// As they are.
+    pub whole: bool,
+    /// As super-frames of UDP, which have a checksum.
+    pub datagrams: bool,
+}
+
 /// What went wrong with a port: what, where, and what would be right.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

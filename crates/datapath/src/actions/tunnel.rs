@@ -19,9 +19,9 @@ use std::time::SystemTime;
 use packet::flow::{block, tun_flags};
 use packet::wire::{ip_proto, ipv4, ipv6};
 use packet::{Memory, Offload, Packet};
-use ports::Offloads;
 use ports::offload::fragment::fragment;
 use ports::offload::{OffloadError, complete, complete_checksum};
+use ports::{Offloads, TakesTunnels};
 use tunnel::Malformed;
 use tunnel::header::{Payload, Protocol};
 use tunnel::outer::{self, Each, PlainHeaders, Prepared, Verify};
@@ -31,7 +31,6 @@ use zerocopy::FromBytes;
 
 use crate::drop::DropReason;
 use crate::pipeline::metadata::{Metadata, TunnelledRest};
-use crate::pipeline::port::TakesTunnels;
 use crate::port_no::PortNo;
 
 /// What [`Action::TunnelPush`](crate::Action::TunnelPush) puts before packets.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use packet::{Batch, Time};
 use parking_lot::Mutex;
-use ports::{Offloads, Port, TxQueue};
+use ports::{Offloads, Port, TakesTunnels, TxQueue};
 
 use crate::action::PortNo;
 use crate::drop::DropReason;
@@ -33,15 +33,6 @@ pub struct DpPort {
     pub drops: Box<[CachePadded<DropCounters>]>,
     /// What workers and receive queues that come into being are given. Each has its own reference.
     policers: Mutex<Policers>,
-}
-
-/// How a port takes super-frames in tunnels.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TakesTunnels {
-    /// As they are.
-    pub whole: bool,
-    /// As super-frames of UDP, which have a checksum.
-    pub datagrams: bool,
 }
 
 /// The policers of a port.

@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use packet::{Batch, Packet, Split, Time};
+use ports::TakesTunnels;
 
 use crate::action::PortNo;
 use crate::bond::{Bonds, Members, Selected};
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
-use crate::pipeline::port::{DpPort, Queue, SharedQueue, TakesTunnels};
+use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::policer::{EgressPolicer, take};
 use crate::shaper::backlog::Backlog;
 use crate::sync::counters::WorkerCounters;
