@@ -1,13 +1,14 @@
 """Weir's tunnels to the OVS of the distribution, both ways, with all offloads on at Weir's side; and to another Weir."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import until
 from lib.exchange import exchange
 from lib.net import run
-from lib.tunnel import cable
+from lib.tunnel import cable, drops
 from lib.vswitch import OVS_DPDK
 
 
@@ -149,3 +150,32 @@ def test_super_frames_travel_whole_between_packet_sockets(lab, kind, options, si
     for port in ("eth0", "t"):
         average = until(lambda: length(port), 15, f"a million bytes by {port}")
         assert average > 2500, f"frames of {port} are {average:.0f} bytes long"
+
+
+BURST = """
+import socket, sys
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.setsockopt(17, 103, 1000)  # UDP_SEGMENT
+u.connect((sys.argv[1], 9))
+for _ in range(3000):
+    try:
+        u.send(bytes(60_000))
+    except OSError:
+        pass
+"""
+
+
+def test_a_burst_of_super_frames_finds_buffers_for_its_datagrams(lab):
+    """More than there are large buffers leave the tunnel at once."""
+    sites = [lab.weir() for _ in range(2)]
+    one, other = sites
+    cable(one.host, "eth0", other.host, "eth0")
+    for site, peer in ((one, other), (other, one)):
+        underlay_device(site, "afpacket")
+        site.local()
+        site.tunnel("t", "vxlan", f"remote_ip={peer.out4}", "key=7")
+    assert one.vm.ping(other.in4) == 3
+    one.vm.run(sys.executable, "-c", BURST, other.in4)
+    until(lambda: re.search(r"tx_bytes=\d{7}", other.get("interface", "vm0", "statistics")), 15, "a million bytes out of the tunnel")
+    assert one.vm.ping(other.in4) == 3
+    assert [drops(site).get("datapath_drop_no_buffer", 0) for site in sites] == [0, 0]

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 
 use packet::buffer::pool::PoolError;
-use packet::{Pool, PoolConfig};
+use packet::{Memory, Pool, PoolConfig};
 use rustix::mm::{Advice, madvise};
 
 use crate::Error;
@@ -51,6 +51,14 @@ pub fn large_frames() -> Result<&'static Pool, Error> {
     // Huge pages would back the parts of chunks that no frame reaches.
     let make = || make(sizes().large_frames, Advice::LinuxNoHugepage);
     LARGE_FRAMES.get_or_init(make).map_err(|error| pool_error("large-frames", error))
+}
+
+/// Where parts of a frame in this memory are made: those of a large frame are not large, and there are few buffers for such.
+pub fn of_parts(memory: &'static Memory) -> &'static Memory {
+    match LARGE_FRAMES.get() {
+        Some(Ok(large)) if std::ptr::eq(large.memory(), memory) => frames().map_or(memory, |pool| pool.memory()),
+        _ => memory,
+    }
 }
 
 /// How many buffers of each pool are in use, as [`Pool::in_use`] has it. Pools that nobody wanted are left out.

@@ -260,6 +260,7 @@ pub fn tunnel_of(packet: &Packet) -> Option<TunnelPlace> {
 
 /// An empty packet with room for `len` bytes.
 fn empty(memory: &'static Memory, len: usize) -> Option<Packet> {
+    let memory = pools::of_parts(memory);
     (memory.allocate)(memory, HEADROOM, len).or_else(|| {
         let large = pools::large_frames().ok()?.memory();
         (large.allocate)(large, HEADROOM, len)

@@ -504,6 +504,17 @@ fn udp_without_checksum_keeps_none() {
     }
 }
 
+/// A burst of super-frames has more segments than there are large buffers.
+#[test]
+fn segments_of_large_frames_are_not_in_large_buffers() {
+    let shape = Shape { gso_size: 100, payload: vec![7; 500], unfinished: true, ..shape() };
+    let (large, frames) = (pools::large_frames().unwrap().memory(), pools::frames().unwrap().memory());
+    let mut segments = Vec::new();
+    complete(shape.build(), Offloads::default(), large, &mut |p| segments.push(p)).unwrap();
+    assert_eq!(segments.len(), 5);
+    assert!(segments.iter().all(|segment| std::ptr::eq(segment.memory(), frames)));
+}
+
 #[test]
 fn segments_end_where_buffers_do() {
     let shape = Shape {
