@@ -246,12 +246,12 @@ fn super_frames(takes_tunnels: bool) {
 }
 
 /// A super-frame of UDP, each of whose datagrams has a segment in a tunnel, leaves the tunnel as one of these segments, where their checksums are
-/// right.
+/// right; also when its datagrams come one by one, as from a kernel that has cut it for a port.
 #[test]
 fn super_frames_of_datagrams_leave_the_tunnel_as_those_of_segments() {
-    for (kind, checksum, is_wrong) in
-        [(0, false, false), (0, true, false), (3, false, false), (3, true, false), (0, false, true)]
-    {
+    let kinds_and_checksums = [(0, false), (0, true), (3, false), (3, true)];
+    let cases = kinds_and_checksums.into_iter().flat_map(|case| [(case, false), (case, true)]);
+    for (((kind, checksum), is_cut), is_wrong) in cases.flat_map(|case| [(case, false), (case, true)]) {
         let way = way(&kinds()[kind], false, checksum, false);
         way.ports[1].tunnels.store(false, Ordering::Relaxed);
         way.ports[1].datagrams.store(true, Ordering::Relaxed);
@@ -269,7 +269,12 @@ fn super_frames_of_datagrams_leave_the_tunnel_as_those_of_segments() {
             let middle = datagrams.len() / 2;
             datagrams.data_mut()[middle] ^= 1;
         }
-        way.ports[2].queues[0].lock().unwrap().push_back(datagrams);
+        let can = Offloads { csum: true, uso: !is_cut, ..Offloads::default() };
+        let mut queue = way.ports[2].queues[0].lock().unwrap();
+        complete(datagrams, can, &HEAP, &mut |packet| queue.push_back(packet)).unwrap();
+        assert!(queue.iter().all(|packet| packet.offload().needs_csum()));
+        assert_eq!(queue.len(), if is_cut { 3 } else { 1 });
+        drop(queue);
         way.poll();
         let inner: Vec<_> = way.ports[3].sent.lock().unwrap().drain(..).collect();
         let expected = super_frame().1;

@@ -489,18 +489,13 @@ fn is_verified(offload: &Offload) -> bool {
 /// Completes what is left to do for an outer frame, so that its headers can be taken away, and calls `emit` with each result.
 #[cold]
 pub fn complete_outer(
-    mut packet: Packet,
+    packet: Packet,
     memory: &'static Memory,
     emit: &mut dyn FnMut(Packet),
 ) -> Result<(), OffloadError> {
-    if packet.offload().is_gso() {
-        // Who left the outer checksum to others has sent from this host: it needs not be there to be right.
-        let can = Offloads { csum: packet.offload().needs_csum(), ..Offloads::default() };
-        return complete(packet, can, memory, emit);
-    }
-    complete_checksum(&mut packet)?;
-    emit(packet);
-    Ok(())
+    // Who left the outer checksum to others has sent from this host: it needs not be there to be right.
+    let can = Offloads { csum: packet.offload().needs_csum(), ..Offloads::default() };
+    complete(packet, can, memory, emit)
 }
 
 /// Tells a packet of IP in a frame of the congestion that its outer header has met (RFC 6040 section 4.2). One that cannot hear it stays as

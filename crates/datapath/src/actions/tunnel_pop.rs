@@ -80,7 +80,7 @@ impl Executor {
         }
     }
 
-    /// `is_part`: of a super-frame that was cut, and may come together again inside.
+    /// `is_part`: perhaps of a super-frame that was cut, and may come together again inside.
     #[inline]
     fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass, is_part: bool) {
         if let Some(reason) = self.refuses(next) {
@@ -102,10 +102,9 @@ impl Executor {
     #[cold]
     fn pop_unfinished(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
         let (memory, mut parts) = (packet.memory(), 0);
-        let is_cut = packet.offload().is_gso();
         let result = complete_outer(packet, memory, &mut |part| {
             parts += 1;
-            self.pop_finished(pop, part, in_port, next, is_cut);
+            self.pop_finished(pop, part, in_port, next, true);
         });
         self.count_segments(parts, result, in_port);
     }

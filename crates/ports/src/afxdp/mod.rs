@@ -384,7 +384,8 @@ impl Binding {
     fn offloads(&self) -> Offloads {
         let csum = self.queues.iter().all(|queue| queue.socket.has_metadata && !queue.socket.zero_copy);
         let tso = csum && self.from_stack;
-        Offloads { csum, tso4: tso, tso6: tso, uso: tso && kernel_knows_uso(), tunnels: false, datagrams: false }
+        let uso = tso && kernel_knows_uso();
+        Offloads { csum, tso4: tso, tso6: tso, uso, tunnels: false, datagrams: uso }
     }
 }
 
