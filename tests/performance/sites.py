@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """TCP and ping between two machines behind two Weirs, through a tunnel, all offloads on.
 
-usage: sites.py [--weir BINARY[,BINARY]] [--underlays afpacket,afxdp,tap] [--machines afpacket] [--tunnel vxlan] [--options TOML]
+usage: sites.py [--weir BINARY[,BINARY]] [--underlays afpacket,afxdp,tap] [--machines afpacket] [--tunnel vxlan|geneve|gre|none] [--options TOML]
                 [--rounds N] [--seconds S] [--profile FILE] [--workers TOML]
 
-Four namespaces: two machines with a veth each, and two hosts with a Weir each, on a core of its own. A cable joins the hosts: a veth pair,
-or for `tap` a Linux bridge in a fifth namespace with a tap of each. One connection of iperf3; the binaries take turns. The binary `linux` is none: a Linux bridge and Linux's VXLAN device do
-the same over the veth pair. Printed are medians,
-and the ratio of the last binary to the first, round by round. --profile records the second Weir and the first one by perf.
+Four namespaces: two machines with a veth each, and two hosts with a Weir each, on a core of its own. A cable joins the hosts: a veth pair;
+for `tap`, a Linux bridge in a fifth namespace with a tap of each; for `memif`, shared memory, by DPDK's device of that name; `dpdk-af-packet`
+is DPDK's packet socket on the veth pair. The tunnel `none` is none: both switches just bridge. One connection of iperf3; the binaries take
+turns. The binary `linux` is none: a Linux bridge and Linux's VXLAN device do the same over the veth pair. Printed are medians, and the ratio
+of the last binary to the first, round by round. --profile records the second Weir and the first one by perf.
 """
 import argparse
 import json
@@ -24,6 +25,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from namespaces import ROOT, TAG, inside, sh, wait  # noqa: E402
 
 
+#: Devices of DPDK by the underlay that they are.
+DPDK = {
+    "memif": lambda number, folder: f"net_memif0,role={('server', 'client')[number - 1]},socket={folder}/memif.sock,socket-abstract=no",
+    "dpdk-af-packet": lambda number, folder: f"net_af_packet0,iface=u{number}",
+}
+
+
 def cable(one, name, other, other_name):
     sh("ip", "link", "add", name, "netns", TAG + one, "type", "veth", "peer", "name", other_name, "netns", TAG + other)
     inside(one, "ip", "link", "set", name, "up")
@@ -34,7 +42,27 @@ def host(args, stack, weir, number, underlay):
     """Starts a Weir."""
     ns, folder = f"h{number}", Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-sites-")))
     cores = sorted(os.sched_getaffinity(0))
+    device, options, settings = f"u{number}", "", ""
+    if underlay in DPDK:
+        device, kind, settings = "dpdk0", "dpdk", '[dpdk]\ninit = true\nextra = "--no-pci --no-telemetry"'
+        options = f'options = {{ dpdk-devargs = "{DPDK[underlay](number, args.folder)}" }}'
+    else:
+        kind = underlay
+    underlay_port = f"""
+[[bridge.port]]
+name = "{device}"
+type = "{kind}"
+{options}
+"""
+    tunnel = f"""
+[[bridge.port]]
+name = "t0"
+type = "{args.tunnel}"
+options = {{ remote_ip = "172.31.0.{3 - number}", key = "7"{args.options and ', ' + args.options} }}
+"""
+    is_bridged = args.tunnel == "none"
     (folder / "weir.toml").write_text(f"""
+{settings}
 [workers]
 cores = [{cores[-number]}]
 {args.workers}
@@ -44,16 +72,11 @@ local = false
 [[bridge.port]]
 name = "vm0"
 type = "{args.machines}"
-[[bridge.port]]
-name = "t0"
-type = "{args.tunnel}"
-options = {{ remote_ip = "172.31.0.{3 - number}", key = "7"{args.options and ', ' + args.options} }}
+{underlay_port if is_bridged else tunnel}
 [[bridge]]
 name = "br-phy"
 hwaddr = "02:00:00:00:02:{number:02x}"
-[[bridge.port]]
-name = "u{number}"
-type = "{underlay}"
+{"" if is_bridged else underlay_port}
 """)
     env = dict(os.environ, OVS_RUNDIR=str(folder))
     log = stack.enter_context(open(folder / "log", "wb"))
@@ -91,6 +114,7 @@ def linux_host(number):
 
 def measure(args, weir, underlay):
     with ExitStack() as stack:
+        args.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-sites-"))
         for ns in ("h1", "h2", "v1", "v2", "mid"):
             sh("ip", "netns", "add", TAG + ns)
             stack.callback(sh, "ip", "netns", "del", TAG + ns, check=False)

@@ -1,6 +1,8 @@
 //! Packets into tunnels and out of them.
 
 mod common;
+#[path = "tunnels/joined.rs"]
+mod joined;
 
 use std::net::IpAddr;
 use std::sync::Arc;

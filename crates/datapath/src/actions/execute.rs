@@ -16,6 +16,7 @@ use crate::actions::program::{Disposition, Needs, Program, Sample, Step};
 use crate::actions::sample::Sampler;
 use crate::conntrack::{Conntrack, metadata};
 use crate::drop::DropReason;
+use crate::pipeline::join_policy::JoinPolicy;
 use crate::pipeline::metadata::{CARRIED_BLOCKS, Tunnelled};
 use crate::pipeline::recirculation::{Pass, RecircStage, Recirculation};
 use crate::pipeline::tx::Outputs;
@@ -182,6 +183,8 @@ pub struct Executor {
     pub unestablished: u64,
     /// Cycles that were spent on runs of packets of which some do not.
     pub unestablished_cycles: u64,
+    /// When to join segments that leave a tunnel.
+    pub join_policy: JoinPolicy,
     /// How many datagrams have become whole by fragments whose programs are being run, one within the other.
     pub reassemblies: u8,
 }

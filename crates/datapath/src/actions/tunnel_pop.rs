@@ -7,6 +7,7 @@ use crate::action::{Decapsulation, PortNo};
 use crate::actions::execute::Executor;
 use crate::actions::tunnel::complete_outer;
 use crate::drop::DropReason;
+use crate::pipeline::join_policy::LONG;
 use crate::pipeline::recirculation::{Pass, RecircStage};
 
 impl Executor {
@@ -28,6 +29,10 @@ impl Executor {
         if pop.erspan.is_some() || !packets.iter().all(is_usual) || next.refusal(self.max_depth, waiting).is_some() {
             packets.drain(..).for_each(|packet| self.pop_tunnel(pop, packet, in_port, next));
             return self.recirculation.finish_joining();
+        }
+        let long = packets.iter().filter(|packet| packet.len() >= LONG).count();
+        if self.join_policy.tries(long, || self.outputs.has_taker_of_super_frames()) {
+            return self.pop_and_join(pop, packets, in_port, next, long);
         }
         self.tunnelled_from = in_port;
         let stage = RecircStage { in_port: pop.port, recirc_id: 0 };
@@ -67,6 +72,19 @@ impl Executor {
         }
     }
 
+    /// As [`pop_batch`](Executor::pop_batch), for a batch with this many long packets, which may be segments of TCP that can be joined.
+    #[cold]
+    fn pop_and_join(&mut self, pop: &Decapsulation, packets: &mut Batch, in_port: PortNo, next: Pass, long: usize) {
+        self.tunnelled_from = in_port;
+        let joined = self.counters.joined.get();
+        for packet in packets.drain(..) {
+            let is_long = packet.len() >= LONG;
+            self.pop_finished(pop, packet, in_port, next, is_long);
+        }
+        self.recirculation.finish_joining();
+        self.join_policy.record(long, (self.counters.joined.get() - joined) as usize);
+    }
+
     /// Drops the packets whose bits are set in `which`, each for its own reason.
     #[cold]
     fn drop_some(&mut self, which: u32, reasons: &[DropReason; BATCH_SIZE], packets: &mut Batch, in_port: PortNo) {
@@ -80,7 +98,7 @@ impl Executor {
         }
     }
 
-    /// `is_part`: perhaps of a super-frame that was cut, and may come together again inside.
+    /// `is_part`: perhaps of a super-frame that was cut, which may come together again inside.
     #[inline]
     fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass, is_part: bool) {
         if let Some(reason) = self.refuses(next) {

@@ -6,6 +6,8 @@ pub mod batch;
 pub(crate) mod forward;
 /// Optional stages between reception and classification.
 pub mod ingress;
+/// When it pays to join segments that leave a tunnel.
+pub mod join_policy;
 /// Metadata of recirculated packets.
 pub mod metadata;
 /// A datapath port, shared by the workers.

@@ -29,6 +29,8 @@ pub struct DpPort {
     /// Whether it takes super-frames in tunnels; see [`TakesTunnels`].
     takes_tunnels: AtomicBool,
     takes_datagrams: AtomicBool,
+    /// Whether it takes super-frames of TCP.
+    takes_super_frames: AtomicBool,
     /// Drop counters of each worker, by its number.
     pub drops: Box<[CachePadded<DropCounters>]>,
     /// What workers and receive queues that come into being are given. Each has its own reference.
@@ -55,6 +57,7 @@ impl DpPort {
             up: AtomicBool::new(false),
             takes_tunnels: AtomicBool::new(false),
             takes_datagrams: AtomicBool::new(false),
+            takes_super_frames: AtomicBool::new(false),
             drops,
             policers: Mutex::default(),
         };
@@ -66,7 +69,8 @@ impl DpPort {
     pub fn refresh(&self) {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
-        let Offloads { tunnels, datagrams, .. } = self.port.offloads();
+        let Offloads { tunnels, datagrams, csum, tso4, .. } = self.port.offloads();
+        self.takes_super_frames.store(csum && tso4, Ordering::Relaxed);
         self.takes_tunnels.store(tunnels, Ordering::Relaxed);
         self.takes_datagrams.store(datagrams, Ordering::Relaxed);
     }
@@ -103,6 +107,11 @@ impl DpPort {
     pub fn takes_tunnels(&self) -> TakesTunnels {
         let [whole, datagrams] = [&self.takes_tunnels, &self.takes_datagrams].map(|flag| flag.load(Ordering::Relaxed));
         TakesTunnels { whole, datagrams }
+    }
+
+    /// Whether it takes super-frames of TCP that are in no tunnel.
+    pub fn takes_super_frames(&self) -> bool {
+        self.takes_super_frames.load(Ordering::Relaxed)
     }
 
     /// The port's MTU.

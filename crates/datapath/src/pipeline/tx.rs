@@ -283,6 +283,12 @@ impl Outputs {
         port.and_then(|port| self.port(port)).map_or(TakesTunnels::default(), |port| port.takes_tunnels())
     }
 
+    /// Whether some port takes super-frames.
+    #[cold]
+    pub fn has_taker_of_super_frames(&self) -> bool {
+        self.ports.iter().flatten().any(|output| output.outlet.port.takes_super_frames())
+    }
+
     /// The worker's counters.
     #[inline(always)]
     pub fn counters(&self) -> &WorkerCounters {

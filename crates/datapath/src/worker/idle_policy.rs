@@ -74,9 +74,9 @@ impl IdlePolicy {
         self.contention.look(now, on_processor);
     }
 
-    /// Whether the worker has polled without success for long enough. `is_woken`: whatever it waits for wakes it.
-    pub fn may_sleep(&self, now: Time, is_woken: impl FnOnce() -> bool) -> bool {
-        let polls = if self.contention.is_contended(now) && is_woken() { CONTENDED } else { self.polls };
+    /// Whether the worker has polled without success for long enough.
+    pub fn may_sleep(&self, now: Time) -> bool {
+        let polls = if self.contention.is_contended(now) { CONTENDED } else { self.polls };
         now.since(self.worked) >= polls
     }
 
@@ -101,32 +101,23 @@ mod tests {
         let mut idle_policy = IdlePolicy::new(false);
         idle_policy.on_work(at(1000));
         assert!(
-            !idle_policy.may_sleep(at(1099), || true) && idle_policy.may_sleep(at(1100), || true),
+            !idle_policy.may_sleep(at(1099)) && idle_policy.may_sleep(at(1100)),
             "nothing learnt: as long as to wake up"
         );
         idle_policy.on_sleep();
         idle_policy.on_work(at(1200));
-        assert!(
-            !idle_policy.may_sleep(at(1599), || true) && idle_policy.may_sleep(at(1600), || true),
-            "twice the 200 µs"
-        );
+        assert!(!idle_policy.may_sleep(at(1599)) && idle_policy.may_sleep(at(1600)), "twice the 200 µs");
         idle_policy.on_work(at(1300));
-        assert!(!idle_policy.may_sleep(at(1699), || true), "awake, it learns nothing new");
+        assert!(!idle_policy.may_sleep(at(1699)), "awake, it learns nothing new");
         idle_policy.on_sleep();
         idle_policy.on_work(at(2200));
-        assert!(
-            !idle_policy.may_sleep(at(3199), || true) && idle_policy.may_sleep(at(3200), || true),
-            "no longer than the limit"
-        );
+        assert!(!idle_policy.may_sleep(at(3199)) && idle_policy.may_sleep(at(3200)), "no longer than the limit");
         idle_policy.on_sleep();
         idle_policy.on_work(at(4200));
-        assert!(
-            !idle_policy.may_sleep(at(4299), || true) && idle_policy.may_sleep(at(4300), || true),
-            "a sleep of its worth"
-        );
+        assert!(!idle_policy.may_sleep(at(4299)) && idle_policy.may_sleep(at(4300)), "a sleep of its worth");
         idle_policy.on_sleep();
         idle_policy.on_work(at(4210));
-        assert!(!idle_policy.may_sleep(at(4309), || true), "never less than to wake up");
+        assert!(!idle_policy.may_sleep(at(4309)), "never less than to wake up");
     }
 
     #[test]
@@ -137,11 +128,9 @@ mod tests {
             idle_policy.contention.look(at(90_000 + n * 10_000), || Duration::from_millis(5) * n as u32);
         }
         idle_policy.on_work(at(110_000));
-        assert!(!idle_policy.may_sleep(at(110_019), || true) && idle_policy.may_sleep(at(110_020), || true));
-        assert!(!idle_policy.may_sleep(at(110_099), || false), "nobody would wake it");
-        assert!(idle_policy.may_sleep(at(110_100), || false));
+        assert!(!idle_policy.may_sleep(at(110_019)) && idle_policy.may_sleep(at(110_020)));
         idle_policy.on_work(at(360_000));
-        assert!(!idle_policy.may_sleep(at(360_099), || true), "they may have gone");
+        assert!(!idle_policy.may_sleep(at(360_099)), "they may have gone");
     }
 
     #[test]
@@ -151,10 +140,10 @@ mod tests {
         idle_policy.on_work(at(1000));
         idle_policy.on_sleep();
         idle_policy.on_work(at(2000));
-        assert!(!idle_policy.may_sleep(at(3001), || true), "the next one comes a second later");
-        assert!(idle_policy.may_sleep(at(3250), || true), "it has not come");
+        assert!(!idle_policy.may_sleep(at(3001)), "the next one comes a second later");
+        assert!(idle_policy.may_sleep(at(3250)), "it has not come");
         idle_policy.on_sleep();
         idle_policy.on_work(at(5000));
-        assert!(idle_policy.may_sleep(at(5001), || true), "more than the limit: it was right to sleep");
+        assert!(idle_policy.may_sleep(at(5001)), "more than the limit: it was right to sleep");
     }
 }

@@ -11,6 +11,7 @@ use crate::classify::batch::Caches;
 use crate::config::Config;
 use crate::control::resources::Resources;
 use crate::pipeline::batch::InFlight;
+use crate::pipeline::join_policy::JoinPolicy;
 use crate::pipeline::port::Queue;
 use crate::pipeline::tx::Outputs;
 use crate::slowpath::channel::{Channels, ServingHandlers};
@@ -67,6 +68,7 @@ impl Worker {
             conntrack: conntrack.clone(),
             unestablished: 0,
             unestablished_cycles: 0,
+            join_policy: JoinPolicy::default(),
             reassemblies: 0,
         };
         let mut caches = Caches::new(config.exact_entries, config.seed);

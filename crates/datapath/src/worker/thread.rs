@@ -33,8 +33,8 @@ impl Worker {
     /// Whether the worker may sleep.
     fn may_rest(&self) -> bool {
         let outputs = &self.executor.outputs;
-        let awaited = !outputs.clock_is_stopped()
-            && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now, || !self.has_to_poll()));
+        let awaited =
+            !outputs.clock_is_stopped() && (outputs.is_due_soon() || !self.idle_policy.may_sleep(self.executor.now));
         !awaited && !self.max_sleep.is_zero() && self.draining.is_empty()
     }
 

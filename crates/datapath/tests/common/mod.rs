@@ -23,6 +23,8 @@ pub struct MemPort {
     pub tunnels: AtomicBool,
     /// Whether it makes super-frames of UDP of them.
     pub datagrams: AtomicBool,
+    /// Whether it takes super-frames of TCP.
+    pub super_frames: AtomicBool,
     pub queues: Vec<Arc<Mutex<VecDeque<Packet>>>>,
     /// How often a worker that would receive had to wait for whoever holds a queue's lock.
     pub waits: Arc<AtomicUsize>,
@@ -45,6 +47,7 @@ impl MemPort {
             up: AtomicBool::new(true),
             tunnels: AtomicBool::new(true),
             datagrams: AtomicBool::new(false),
+            super_frames: AtomicBool::new(false),
             queues: (0..rx).map(|_| Arc::default()).collect(),
             waits: Arc::default(),
             sent: Arc::default(),
@@ -137,8 +140,9 @@ impl Port for MemPort {
         Features::default()
     }
     fn offloads(&self) -> Offloads {
-        let [tunnels, datagrams] = [&self.tunnels, &self.datagrams].map(|flag| flag.load(Ordering::Relaxed));
-        Offloads { tunnels, datagrams, ..Offloads::default() }
+        let [tunnels, datagrams, tso] =
+            [&self.tunnels, &self.datagrams, &self.super_frames].map(|flag| flag.load(Ordering::Relaxed));
+        Offloads { csum: tso, tso4: tso, tso6: tso, tunnels, datagrams, ..Offloads::default() }
     }
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
         self.queues

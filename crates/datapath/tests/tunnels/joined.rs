@@ -1,0 +1,120 @@
+//! Segments of TCP that leave a tunnel one by one, finished, as they come from a NIC.
+
+use super::*;
+
+/// A tunnel that ends at a port that takes super-frames.
+fn way_to_taker() -> Way {
+    let way = way(&kinds()[0], false, false, false);
+    way.ports[3].super_frames.store(true, Ordering::Relaxed);
+    way.dp.refresh_port(way.numbers[3]).unwrap();
+    way
+}
+
+/// A finished segment of a connection, with this many bytes of payload.
+fn segment(source: u16, (id, seq, flags): (u16, u32, u8), payload: usize) -> Vec<u8> {
+    let mut tcp = build::tcp(source, 80, flags.into(), &vec![source as u8; payload]);
+    tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+    let header = build::Ipv4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), proto: 6, ..Default::default() };
+    let mut frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(tcp));
+    // The identification was zero.
+    let sum = u32::from(!u16::from_be_bytes([frame[24], frame[25]])) + u32::from(id);
+    let sum = !((sum & 0xffff) as u16 + (sum >> 16) as u16);
+    frame[18..20].copy_from_slice(&id.to_be_bytes());
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+impl Way {
+    /// What has left the tunnel of these frames, which come in at once.
+    fn through(&self, frames: &[Vec<u8>]) -> Vec<Packet> {
+        frames.iter().for_each(|frame| self.ports[0].give(frame));
+        self.poll();
+        self.ports[1].take().iter().for_each(|frame| self.ports[2].give(frame));
+        self.poll();
+        let left = self.ports[3].sent.lock().unwrap().drain(..).collect();
+        assert_eq!(self.dp.account().came(), self.dp.account().went());
+        left
+    }
+}
+
+/// So many frames of a connection.
+fn stream(count: u16) -> Vec<Vec<u8>> {
+    (0..count).map(|n| segment(1000, (n, 1000 * u32::from(n), 0x10), 1000)).collect()
+}
+
+#[test]
+fn segments_leave_the_tunnel_as_one_super_frame() {
+    let way = way_to_taker();
+    let left = way.through(&stream(20));
+    assert_eq!((left.len(), left[0].len()), (1, 54 + 20_000));
+    assert_eq!((left[0].offload().gso_type, left[0].offload().gso_size), (Offload::GSO_TCPV4, 1000));
+    assert_eq!(way.dp.account().joined, 19);
+}
+
+#[test]
+fn they_leave_it_as_they_came_where_no_port_takes_super_frames() {
+    let way = way(&kinds()[0], false, false, false);
+    let frames = stream(20);
+    let left = way.through(&frames);
+    assert!(left.iter().all(|packet| *packet.offload() == Offload::NONE));
+    assert_eq!(left.iter().map(|packet| packet.data().to_vec()).collect::<Vec<_>>(), frames);
+}
+
+#[test]
+fn a_segment_with_a_wrong_checksum_is_left_to_its_receiver() {
+    let mut frames = stream(5);
+    frames[2][100] ^= 1;
+    let left = way_to_taker().through(&frames);
+    assert_eq!(left.iter().map(Packet::len).collect::<Vec<_>>(), [2054, 1054, 2054]);
+    assert_eq!((left[1].data(), *left[1].offload()), (&frames[2][..], Offload::NONE));
+}
+
+#[test]
+fn it_is_tried_no_longer_where_hardly_any_follow_each_other() {
+    let way = way_to_taker();
+    let mut finished = 0;
+    for _ in 0..100 {
+        let frames: Vec<_> = (0..32).map(|source| segment(1000 + source, (0, 0, 0x10), 1000)).collect();
+        let left = way.through(&frames);
+        finished += left.iter().filter(|packet| *packet.offload() == Offload::NONE).count();
+    }
+    assert_eq!(finished, 3200 - 256, "the others have been verified");
+    assert_eq!(way.dp.account().joined, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is joined, its segments are those that came, in the same order.
+    #[test]
+    fn whatever_leaves_a_tunnel_has_the_segments_that_came(
+        pieces in prop::collection::vec((0..3u16, 1..8u16, 500..1400usize, any::<[bool; 3]>(), 0..30u8), 1..20),
+    ) {
+        let way = way_to_taker();
+        let mut frames = Vec::new();
+        let mut sent = [(0u16, 0u32); 3];
+        for (source, count, size, [push, lost, short], odd) in pieces {
+            let (id, seq) = &mut sent[usize::from(source)];
+            for n in 0..count {
+                let is_last = n + 1 == count;
+                let size = if is_last && short { size / 3 } else { size };
+                let mut frame = segment(source, (*id, *seq, if is_last && push { 0x18 } else { 0x10 }), size);
+                (*id, *seq) = (id.wrapping_add(1), seq.wrapping_add(size as u32));
+                match odd {
+                    0 => frame[60] ^= 1,
+                    1 => frame = udp(source.into(), 9, n, 80),
+                    2 => frame.resize(1400, 0),
+                    _ => {}
+                }
+                if !(lost && n == 2) {
+                    frames.push(frame);
+                }
+            }
+        }
+        let mut left = Vec::new();
+        for packet in frames.chunks(32).flat_map(|frames| way.through(frames)) {
+            complete(packet, Offloads::default(), &HEAP, &mut |part| left.push(part.data().to_vec())).unwrap();
+        }
+        prop_assert_eq!(left, frames);
+    }
+}
