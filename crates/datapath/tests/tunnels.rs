@@ -258,6 +258,8 @@ fn super_frames_of_datagrams_leave_the_tunnel_as_those_of_segments() {
         way.ports[1].tunnels.store(false, Ordering::Relaxed);
         way.ports[1].datagrams.store(true, Ordering::Relaxed);
         way.dp.refresh_port(way.numbers[1]).unwrap();
+        way.ports[3].super_frames.store(is_cut, Ordering::Relaxed);
+        way.dp.refresh_port(way.numbers[3]).unwrap();
         let (frame, packet) = super_frame();
         way.ports[0].queues[0].lock().unwrap().push_back(packet);
         way.poll();

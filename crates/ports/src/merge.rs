@@ -4,10 +4,10 @@
 //! AF_XDP could not carry them. But the segments of one frame follow each other in the ring and differ in
 //! what segmentation makes of a header alone: lengths, sequence number, IPv4 identification, FIN and PSH.
 //! Such frames of one burst become one super-frame again, whose segments, should it have to be cut, are the
-//! same as before. So it is with frames that come out of a tunnel, which a stack's super-frame was cut to enter. Classification, actions and the next port then have one frame to handle in place of up
-//! to 45.
+//! same as before. So it is with frames that come out of a tunnel. Classification, actions and the next port then have one frame to handle in
+//! place of up to 45.
 //!
-//! Only TCP whose checksum the stack has left unfinished is merged: there is none to be verified.
+//! Only TCP whose checksum is unfinished is merged: the stack has left it so, or [`unfinish_tcp`](crate::offload::unfinish_tcp) has verified it.
 
 use packet::buffer::heap::HEADROOM;
 use packet::{Batch, Memory, Offload, Packet};

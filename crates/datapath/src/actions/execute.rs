@@ -422,10 +422,7 @@ impl Executor {
                 let connection = if one { 0 } else { connection_hash(&self.hasher, view.key) };
                 self.misses.punt(packet, view.key, punt.clone(), connection, &self.outputs);
             }
-            Disposition::TunnelPop(pop) => {
-                self.pop_tunnel(pop, packet, view.in_port(), next);
-                self.recirculation.finish_joining();
-            }
+            Disposition::TunnelPop(pop) => self.pop_tunnel(pop, packet, view.in_port(), next),
             Disposition::Run(program) => self.run(program, packet, view, next),
             Disposition::RunByLength { size, longer, others } => {
                 let choose = |packet: &Packet| if packet.len() > (*size).into() { longer } else { others };

@@ -14,25 +14,39 @@ impl Executor {
     /// Takes the headers of a tunnel away, and sends the packet round again.
     #[inline]
     pub fn pop_tunnel(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
+        self.pop_one(pop, packet, in_port, next, false);
+        self.recirculation.finish_joining();
+    }
+
+    /// `may_join`: it may be a segment that others follow.
+    #[inline]
+    fn pop_one(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass, may_join: bool) {
         self.tunnelled_from = in_port;
         let rest = packet.offload();
         if (rest.is_gso() || rest.needs_csum()) && !is_of_inner(&packet) {
-            return self.pop_unfinished(pop, packet, in_port, next);
+            return self.pop_unfinished(pop, packet, in_port, next, may_join);
         }
-        self.pop_finished(pop, packet, in_port, next, false);
+        self.pop_finished(pop, packet, in_port, next, may_join);
     }
 
     /// As [`pop_tunnel`](Executor::pop_tunnel), for a batch.
     pub fn pop_batch(&mut self, pop: &Decapsulation, packets: &mut Batch, in_port: PortNo, next: Pass) {
         let is_usual = |packet: &Packet| !packet.offload().is_gso() && !packet.offload().needs_csum();
         let waiting = self.recirculation.waiting() + packets.len();
-        if pop.erspan.is_some() || !packets.iter().all(is_usual) || next.refusal(self.max_depth, waiting).is_some() {
-            packets.drain(..).for_each(|packet| self.pop_tunnel(pop, packet, in_port, next));
-            return self.recirculation.finish_joining();
-        }
         let long = packets.iter().filter(|packet| packet.len() >= LONG).count();
-        if self.join_policy.tries(long, || self.outputs.has_taker_of_super_frames()) {
-            return self.pop_and_join(pop, packets, in_port, next, long);
+        let joins = self.join_policy.tries(long, || self.outputs.has_taker_of_super_frames());
+        let is_refused = next.refusal(self.max_depth, waiting).is_some();
+        if joins || pop.erspan.is_some() || !packets.iter().all(is_usual) || is_refused {
+            let joined = self.counters.joined.get();
+            for packet in packets.drain(..) {
+                let may_join = joins && packet.len() >= LONG;
+                self.pop_one(pop, packet, in_port, next, may_join);
+            }
+            self.recirculation.finish_joining();
+            if joins {
+                self.join_policy.record(long, (self.counters.joined.get() - joined) as usize);
+            }
+            return;
         }
         self.tunnelled_from = in_port;
         let stage = RecircStage { in_port: pop.port, recirc_id: 0 };
@@ -72,19 +86,6 @@ impl Executor {
         }
     }
 
-    /// As [`pop_batch`](Executor::pop_batch), for a batch with this many long packets, which may be segments of TCP that can be joined.
-    #[cold]
-    fn pop_and_join(&mut self, pop: &Decapsulation, packets: &mut Batch, in_port: PortNo, next: Pass, long: usize) {
-        self.tunnelled_from = in_port;
-        let joined = self.counters.joined.get();
-        for packet in packets.drain(..) {
-            let is_long = packet.len() >= LONG;
-            self.pop_finished(pop, packet, in_port, next, is_long);
-        }
-        self.recirculation.finish_joining();
-        self.join_policy.record(long, (self.counters.joined.get() - joined) as usize);
-    }
-
     /// Drops the packets whose bits are set in `which`, each for its own reason.
     #[cold]
     fn drop_some(&mut self, which: u32, reasons: &[DropReason; BATCH_SIZE], packets: &mut Batch, in_port: PortNo) {
@@ -98,15 +99,14 @@ impl Executor {
         }
     }
 
-    /// `is_part`: perhaps of a super-frame that was cut, which may come together again inside.
     #[inline]
-    fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass, is_part: bool) {
+    fn pop_finished(&mut self, pop: &Decapsulation, mut packet: Packet, in_port: PortNo, next: Pass, may_join: bool) {
         if let Some(reason) = self.refuses(next) {
             return self.outputs.retire_one(packet, reason, in_port);
         }
         match pop.pop(&mut packet, &mut self.tunnelled.block, &mut self.tunnelled.rest) {
             Ok(port) => {
-                if is_part && *packet.offload() == Offload::NONE {
+                if may_join && *packet.offload() == Offload::NONE {
                     unfinish_tcp(&mut packet);
                 }
                 if self.recirculation.push_tunnelled(port, next, packet, &self.tunnelled) {
@@ -118,11 +118,13 @@ impl Executor {
     }
 
     #[cold]
-    fn pop_unfinished(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass) {
+    fn pop_unfinished(&mut self, pop: &Decapsulation, packet: Packet, in_port: PortNo, next: Pass, may_join: bool) {
         let (memory, mut parts) = (packet.memory(), 0);
+        // The parts of a super-frame follow each other in any case.
+        let may_join = may_join || packet.offload().is_gso();
         let result = complete_outer(packet, memory, &mut |part| {
             parts += 1;
-            self.pop_finished(pop, part, in_port, next, true);
+            self.pop_finished(pop, part, in_port, next, may_join);
         });
         self.count_segments(parts, result, in_port);
     }

@@ -16,6 +16,9 @@ const PART: usize = 4;
 /// How many long packets are left alone where it does not.
 const PAUSE: usize = 8192;
 
+/// The same where no port takes super-frames. To find that out, each of perhaps a thousand ports is looked at.
+const NO_TAKER: usize = 65_536;
+
 /// The policy of one worker, and its state.
 #[derive(Debug, Default)]
 pub struct JoinPolicy {
@@ -39,7 +42,7 @@ impl JoinPolicy {
             return false;
         }
         if self.tried == 0 && !has_taker() {
-            self.paused = PAUSE;
+            self.paused = NO_TAKER;
             return false;
         }
         true
@@ -88,7 +91,7 @@ mod tests {
     fn it_is_for_nobody_where_no_port_takes_super_frames() {
         let mut policy = JoinPolicy::default();
         assert!(!policy.tries(32, || false));
-        assert!(!policy.tries(PAUSE - 32, || panic!("so soon")) && !policy.tries(32, || panic!("so soon")));
+        assert!(!policy.tries(NO_TAKER - 32, || panic!("so soon")) && !policy.tries(32, || panic!("so soon")));
         assert!(policy.tries(32, || true));
     }
 

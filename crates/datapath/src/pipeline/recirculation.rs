@@ -203,7 +203,7 @@ impl Recirculation {
         false
     }
 
-    /// As [`push_tunnelled`](Recirculation::push_tunnelled), for a packet that a local stack has sent.
+    /// As [`push_tunnelled`](Recirculation::push_tunnelled), for a packet whose checksum is unfinished: a local stack has sent it, or it was verified.
     #[inline(never)]
     fn join_tunnelled(&mut self, stage: RecircStage, pass: Pass, packet: Packet, tunnelled: &Tunnelled) -> bool {
         if !self.queue.back().is_some_and(|last| last.takes(stage, pass)) {

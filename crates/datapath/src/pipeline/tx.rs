@@ -65,6 +65,8 @@ pub struct Outputs {
     now: Time,
     /// Whether anything was sent since the last [`housekeep`](Outputs::housekeep).
     pub sent_lately: bool,
+    /// The number of a port that took super-frames when that was asked last.
+    taker: usize,
 }
 
 struct OutputPort {
@@ -126,6 +128,7 @@ impl Outputs {
             at_flow: FlowRef::NONE,
             now: Time(0),
             sent_lately: false,
+            taker: 0,
         }
     }
 
@@ -283,10 +286,17 @@ impl Outputs {
         port.and_then(|port| self.port(port)).map_or(TakesTunnels::default(), |port| port.takes_tunnels())
     }
 
-    /// Whether some port takes super-frames.
+    /// Whether some port takes super-frames. Looks at all of them only where the one that was found last takes none any more.
     #[cold]
-    pub fn has_taker_of_super_frames(&self) -> bool {
-        self.ports.iter().flatten().any(|output| output.outlet.port.takes_super_frames())
+    pub fn has_taker_of_super_frames(&mut self) -> bool {
+        let takes = |output: &Option<Box<OutputPort>>| {
+            output.as_ref().is_some_and(|output| output.outlet.port.takes_super_frames())
+        };
+        if !self.ports.get(self.taker).is_some_and(takes) {
+            let Some(taker) = self.ports.iter().position(takes) else { return false };
+            self.taker = taker;
+        }
+        true
     }
 
     /// The worker's counters.

@@ -4,9 +4,12 @@ use super::*;
 
 /// A tunnel that ends at a port that takes super-frames.
 fn way_to_taker() -> Way {
-    let way = way(&kinds()[0], false, false, false);
-    way.ports[3].super_frames.store(true, Ordering::Relaxed);
-    way.dp.refresh_port(way.numbers[3]).unwrap();
+    way_by_kind(&kinds()[0])
+}
+
+fn way_by_kind(kind: &(Protocol, Header<'_>)) -> Way {
+    let way = way(kind, false, false, false);
+    way.take_super_frames(true);
     way
 }
 
@@ -25,6 +28,12 @@ fn segment(source: u16, (id, seq, flags): (u16, u32, u8), payload: usize) -> Vec
 }
 
 impl Way {
+    /// Whether the port at the end takes super-frames from now on.
+    fn take_super_frames(&self, takes: bool) {
+        self.ports[3].super_frames.store(takes, Ordering::Relaxed);
+        self.dp.refresh_port(self.numbers[3]).unwrap();
+    }
+
     /// What has left the tunnel of these frames, which come in at once.
     fn through(&self, frames: &[Vec<u8>]) -> Vec<Packet> {
         frames.iter().for_each(|frame| self.ports[0].give(frame));
@@ -58,6 +67,24 @@ fn they_leave_it_as_they_came_where_no_port_takes_super_frames() {
     let left = way.through(&frames);
     assert!(left.iter().all(|packet| *packet.offload() == Offload::NONE));
     assert_eq!(left.iter().map(|packet| packet.data().to_vec()).collect::<Vec<_>>(), frames);
+}
+
+#[test]
+fn a_port_may_take_super_frames_no_longer() {
+    let way = way_to_taker();
+    assert_eq!(way.through(&stream(32)).len(), 1);
+    way.take_super_frames(false);
+    // The trial that has begun goes on.
+    let left: Vec<_> = (0..20).map(|_| way.through(&stream(32)).len()).collect();
+    assert_eq!((left[0], left[19]), (1, 32));
+}
+
+#[test]
+fn they_leave_every_type_of_tunnel_so() {
+    for kind in kinds() {
+        let left = way_by_kind(&kind).through(&stream(20));
+        assert_eq!((left.len(), left[0].len()), (1, 54 + 20_000), "{kind:?}");
+    }
 }
 
 #[test]
