@@ -46,6 +46,13 @@ impl Way {
     }
 }
 
+/// A checksum that is zero has two forms, which mean the same, and the one that is made here need not be the one that came.
+fn write_zero_in_one_way(frame: &mut [u8]) {
+    if frame[23] == 6 && frame[50..52] == [0xff; 2] {
+        frame[50..52].fill(0);
+    }
+}
+
 /// So many frames of a connection.
 fn stream(count: u16) -> Vec<Vec<u8>> {
     (0..count).map(|n| segment(1000, (n, 1000 * u32::from(n), 0x10), 1000)).collect()
@@ -142,6 +149,7 @@ proptest! {
         for packet in frames.chunks(32).flat_map(|frames| way.through(frames)) {
             complete(packet, Offloads::default(), &HEAP, &mut |part| left.push(part.data().to_vec())).unwrap();
         }
+        left.iter_mut().chain(&mut frames).for_each(|frame| write_zero_in_one_way(frame));
         prop_assert_eq!(left, frames);
     }
 }
