@@ -31,6 +31,9 @@ import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from ended import clean_up_when_ended  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[2]
 OVS = "/usr/lib/openvswitch-switch/ovs-vswitchd"
 TAG = f"wp{os.getpid() % 100000:x}"
@@ -243,6 +246,7 @@ def measure(args, name):
 
 
 def main():
+    clean_up_when_ended()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--weir", default=ROOT / "target/release/weir")
     p.add_argument("--rounds", type=int, default=3)

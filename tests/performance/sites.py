@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from ended import clean_up_when_ended  # noqa: E402
 from namespaces import ROOT, TAG, inside, sh, wait  # noqa: E402
 
 
@@ -151,6 +152,7 @@ def measure(args, weir, underlay):
 
 
 def main():
+    clean_up_when_ended()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--weir", default=str(ROOT / "target/release/weir"))
     p.add_argument("--underlays", default="afpacket,afxdp,tap")

@@ -26,6 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import traces  # noqa: E402
+from ended import clean_up_when_ended  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TAG = f"wt{os.getpid() % 100000:x}"
@@ -192,6 +193,7 @@ def commands(what):
 
 
 def main(configuration=configuration, description=__doc__, underlay=True, commands=commands):
+    clean_up_when_ended()
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--weir", default=str(ROOT / "target/release/weir"))
     p.add_argument("--scenarios", default=",".join(SCENARIOS))
