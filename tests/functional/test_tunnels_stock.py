@@ -161,6 +161,19 @@ def test_super_frames_are_whole_beyond_the_tunnel(lab, underlay, kind, options, 
         assert average > 2500, f"frames of {port} are {average:.0f} bytes long"
 
 
+@pytest.mark.parametrize("kind, options", [("vxlan", []), ("gre", []), ("gre", ["csum=true", "seq=true"]), ("erspan", ["erspan_ver=2"])], ids=case)
+def test_an_afxdp_port_finds_out_what_a_packet_socket_is_told(lab, kind, options):
+    """Checksums inside of the tunnel that the sender has left to the device."""
+    one, other = sites = [lab.weir() for _ in range(2)]
+    cable(one.host, "eth0", other.host, "eth0")
+    for site, peer, underlay in ((one, other, "afpacket"), (other, one, "afxdp")):
+        underlay_device(site, underlay)
+        site.local()
+        site.tunnel("t", kind, f"remote_ip={peer.out4}", "key=7", *options)
+    talk(one, other)
+    assert not any(drops(site).get("datapath_drop_tunnel_checksum") for site in sites)
+
+
 BURST = """
 import socket, sys
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

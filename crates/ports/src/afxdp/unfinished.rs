@@ -9,24 +9,30 @@
 //!
 //! SCTP leaves zero. A CRC32c that is rightly zero is completed to zero.
 //!
-//! Inside of VXLAN and Geneve, at their usual ports, checksums are recognised too: where a stack puts a
-//! frame into a tunnel, it completes the outer checksum only. Not recognised are unfinished checksums
-//! inside of other tunnels.
+//! Inside of GRE and ERSPAN, and of VXLAN and Geneve at their usual ports, checksums are recognised too:
+//! where a stack puts a frame into a tunnel, it completes the outer checksum only. Not recognised are
+//! unfinished checksums inside of other tunnels.
 
 use packet::Offload;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
+const GRE: u8 = 47;
 
 /// VXLAN (RFC 7348, and what Linux used before there was one) and Geneve (RFC 8926).
 const VXLAN_PORTS: [u16; 2] = [4789, 8472];
 const GENEVE_PORT: u16 = 6081;
 
+/// What GRE carries: Ethernet (RFC 7637), ERSPAN of types I and II, and III.
+const BRIDGING: u16 = 0x6558;
+const ERSPAN: u16 = 0x88be;
+const ERSPAN_3: u16 = 0x22eb;
+
 /// What is left to do to the checksum of `frame`.
 #[inline]
 pub fn recognise(frame: &[u8]) -> Offload {
-    unfinished(frame, 0).unwrap_or(Offload::NONE)
+    in_ethernet(frame, 0, true).unwrap_or(Offload::NONE)
 }
 
 /// Whether [`recognise`] finds in `frame` just the checksum that `todo` leaves unfinished: whether a receiver that is
@@ -37,14 +43,20 @@ pub fn can_be_told(frame: &[u8], todo: Offload) -> bool {
     found.needs_csum() && (found.csum_start, found.csum_offset) == (todo.csum_start, todo.csum_offset)
 }
 
-/// As [`recognise`], for the Ethernet header at `l2`.
+/// As [`recognise`], for the Ethernet header at `l2`. `is_outer`: tunnels are looked into.
 #[inline]
-fn unfinished(frame: &[u8], l2: usize) -> Option<Offload> {
+fn in_ethernet(frame: &[u8], l2: usize, is_outer: bool) -> Option<Offload> {
     let mut l3 = l2 + 14;
     while matches!(word(frame, l3 - 2)?, 0x8100 | 0x88a8) {
         l3 += 4;
     }
-    let (l4, protocol, addresses, len) = match word(frame, l3 - 2)? {
+    in_ip(frame, word(frame, l3 - 2)?, l3, is_outer)
+}
+
+/// The same for the IP header at `l3`.
+#[inline]
+fn in_ip(frame: &[u8], ethertype: u16, l3: usize, is_outer: bool) -> Option<Offload> {
+    let (l4, protocol, addresses, len) = match ethertype {
         0x0800 => ipv4(frame, l3)?,
         0x86dd => ipv6(frame, l3)?,
         _ => return None,
@@ -53,6 +65,7 @@ fn unfinished(frame: &[u8], l2: usize) -> Option<Offload> {
         TCP => 16,
         UDP => 6,
         SCTP => 8,
+        GRE if is_outer => return in_gre(frame, l4),
         _ => return None,
     };
     let field = word(frame, l4 + usize::from(offset))?;
@@ -60,8 +73,8 @@ fn unfinished(frame: &[u8], l2: usize) -> Option<Offload> {
         SCTP => field == 0 && word(frame, l4 + 10)? == 0,
         _ => field == pseudo_sum(addresses, protocol, len),
     };
-    if !is_unfinished && protocol == UDP && l2 == 0 {
-        return unfinished(frame, inner(frame, l4)?);
+    if !is_unfinished && protocol == UDP && is_outer {
+        return in_ethernet(frame, inner(frame, l4)?, false);
     }
     let csum_start = u16::try_from(l4).ok()?;
     is_unfinished.then_some(Offload { flags: Offload::NEEDS_CSUM, csum_start, csum_offset: offset, ..Offload::NONE })
@@ -73,8 +86,27 @@ fn inner(frame: &[u8], l4: usize) -> Option<usize> {
     let header = l4 + 8;
     match word(frame, l4 + 2)? {
         port if VXLAN_PORTS.contains(&port) => Some(header + 8),
-        GENEVE_PORT if word(frame, header + 2)? == 0x6558 => Some(header + 8 + usize::from(frame[header] & 0x3f) * 4),
+        GENEVE_PORT if word(frame, header + 2)? == BRIDGING => Some(header + 8 + usize::from(frame[header] & 0x3f) * 4),
         _ => None,
+    }
+}
+
+/// As [`recognise`], for the GRE header at `l4` (RFC 2784, RFC 2890).
+#[inline]
+fn in_gre(frame: &[u8], l4: usize) -> Option<Offload> {
+    let flags = word(frame, l4)?;
+    // No routing, and version 0.
+    if flags & 0x4007 != 0 {
+        return None;
+    }
+    let numbered = flags & 0x1000 != 0;
+    let payload = l4 + 4 + (flags & 0xb000).count_ones() as usize * 4;
+    match word(frame, l4 + 2)? {
+        BRIDGING => in_ethernet(frame, payload, false),
+        ERSPAN => in_ethernet(frame, payload + if numbered { 8 } else { 0 }, false),
+        // Its last bit says that eight bytes more follow.
+        ERSPAN_3 => in_ethernet(frame, payload + 12 + usize::from(word(frame, payload + 10)? & 1) * 8, false),
+        ethertype => in_ip(frame, ethertype, payload, false),
     }
 }
 
@@ -244,6 +276,48 @@ mod tests {
                 assert!(can_be_told(&outer, found));
             }
             assert!(!can_be_told(&outer, Offload { csum_start: l4 as u16, csum_offset: 6, ..found }));
+        }
+    }
+
+    #[test]
+    fn a_checksum_inside_of_gre_is_recognised() {
+        let (mut inner, start, at) = frame(false, false, 0, false, &[1; 9]);
+        let sum = pseudo_sum(&inner[26..34], TCP, inner.len() - start);
+        inner[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        let packet = &inner[14..];
+        for (gre, payload, known) in [
+            (&[0, 0, 0x65, 0x58][..], &inner[..], true),
+            (&[0x20, 0, 0x65, 0x58, 0, 0, 0, 7], &inner, true),
+            (&[0xb0, 0, 0x65, 0x58, 1, 2, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1], &inner, true),
+            (&[0, 0, 8, 0], packet, true),
+            (&[0, 0, 0x88, 0xbe], &inner, true),
+            (&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 0, 0, 7, 0, 0, 0, 5], &inner, true),
+            (&[0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0], &inner, true),
+            (
+                &[0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9, 9, 9, 9, 9],
+                &inner,
+                true,
+            ),
+            (&[0x40, 0, 0x65, 0x58], &inner, false),
+            (&[0, 1, 0x65, 0x58], &inner, false),
+            (&[0, 0, 0x88, 0x47], &inner, false),
+        ] {
+            let header = packet::wire::build::Ipv4 {
+                src: [10, 0, 0, 1].into(),
+                dst: [10, 0, 0, 2].into(),
+                proto: GRE,
+                ..Default::default()
+            };
+            let outer =
+                packet::wire::build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet([gre, payload].concat()));
+            let found = recognise(&outer);
+            assert_eq!(found.needs_csum(), known, "{gre:x?}");
+            if known {
+                let first = outer.len() - inner.len();
+                assert_eq!((usize::from(found.csum_start), found.csum_offset), (first + start, 16));
+            }
+            // Cut anywhere, it is looked at no further.
+            (0..outer.len()).for_each(|len| _ = recognise(&outer[..len]));
         }
     }
 
