@@ -205,6 +205,7 @@ mod tests {
     use crate::afxdp::unfinished::recognise;
     use crate::offload::{complete, segment};
     use packet::buffer::heap::HEAP;
+    use packet::buffer::pool::{Pool, PoolConfig};
     use proptest::prelude::*;
 
     /// A super-frame as a stack makes it.
@@ -341,6 +342,22 @@ mod tests {
         let mut finished = Vec::new();
         segment(&super_frame(false, 0, 0x10, 1000, &[7; 2000]), &HEAP, &mut |p| finished.push(p)).unwrap();
         assert_eq!(merge(finished).len(), 2, "a checksum that is there would have to be verified");
+    }
+
+    #[test]
+    fn segments_stay_alone_without_a_buffer_for_the_whole() {
+        let pool = Pool::new(PoolConfig { chunks: 2, chunk_size: 1 << 17, headroom: HEADROOM }).unwrap();
+        let (mut merger, mut out) = (Merger::new(pool.memory()), Batch::new());
+        let sent: Vec<_> = (0..4).flat_map(|_| cut(super_frame(false, 0, ACK, 1000, &[7; 3000]))).collect();
+        let expected: Vec<_> = sent.iter().map(|segment| segment.data().to_vec()).collect();
+        sent.into_iter().for_each(|segment| merger.add(segment, &mut out));
+        merger.finish(&mut out);
+        assert_eq!(out.iter().filter(|packet| packet.offload().is_gso()).count(), 2);
+        let behind = out.drain(..).flat_map(|packet| match packet.offload().is_gso() {
+            true => cut(packet).iter().map(|segment| segment.data().to_vec()).collect(),
+            false => vec![packet.data().to_vec()],
+        });
+        assert_eq!(behind.collect::<Vec<_>>(), expected);
     }
 
     #[test]
