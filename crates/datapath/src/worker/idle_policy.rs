@@ -31,6 +31,10 @@ const DEDICATED_LIMIT: Duration = Duration::from_millis(1250);
 /// How long a worker polls without success while others want its core.
 const CONTENDED: Duration = Duration::from_micros(20);
 
+/// How long a worker sleeps at most while others want its core, if it has to look itself whether there is anything to do: it has slept soon
+/// after a frame, and the next burst must find room in the ring.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
+
 /// The idle policy of one worker, and its state.
 pub struct IdlePolicy {
     /// When there was something to do last.
@@ -78,6 +82,11 @@ impl IdlePolicy {
     pub fn may_sleep(&self, now: Time) -> bool {
         let polls = if self.contention.is_contended(now) { CONTENDED } else { self.polls };
         now.since(self.worked) >= polls
+    }
+
+    /// How long a worker that has to look itself may sleep, which is `longest` at most.
+    pub fn sleep_between_looks(&self, now: Time, longest: Duration) -> Duration {
+        if self.contention.is_contended(now) { longest.min(SHORT_SLEEP) } else { longest }
     }
 
     /// Records that the worker goes to sleep.
@@ -129,6 +138,8 @@ mod tests {
         }
         idle_policy.on_work(at(110_000));
         assert!(!idle_policy.may_sleep(at(110_019)) && idle_policy.may_sleep(at(110_020)));
+        let slept = |now, longest| idle_policy.sleep_between_looks(at(now), Duration::from_micros(longest)).as_micros();
+        assert_eq!((slept(110_020, 500), slept(110_020, 50), slept(360_000, 500)), (100, 50, 500));
         idle_policy.on_work(at(360_000));
         assert!(!idle_policy.may_sleep(at(360_099)), "they may have gone");
     }

@@ -55,7 +55,7 @@ impl Worker {
 
         let due = self.rx.iter().filter_map(|rx| rx.queue.next_due()).min();
         let limits = [
-            self.has_to_poll().then_some(self.max_sleep),
+            self.has_to_poll().then(|| self.idle_policy.sleep_between_looks(self.executor.now, self.max_sleep)),
             due.map(|due| due.since(self.executor.now)),
             sent_lately.then_some(HOUSEKEEP),
             // The clock is stopped: it may be set forward.
