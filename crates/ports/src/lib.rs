@@ -168,6 +168,12 @@ pub trait Port: Send + Sync {
         Offloads::default()
     }
 
+    /// Whether a frame costs the port, or the stack or the guest behind it, about as much as a super-frame does. It gets segments joined then,
+    /// if it takes super-frames. A device cuts them at once.
+    fn pays_by_frame(&self) -> bool {
+        false
+    }
+
     /// Kernel interface index, where there is one.
     fn ifindex(&self) -> Option<u32> {
         None

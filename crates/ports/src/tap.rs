@@ -298,6 +298,10 @@ impl Port for Tap {
         self.offloads
     }
 
+    fn pays_by_frame(&self) -> bool {
+        true
+    }
+
     fn ifindex(&self) -> Option<u32> {
         let interface = self.interface();
         (!interface.is_gone()).then(|| interface.index())

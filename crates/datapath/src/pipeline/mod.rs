@@ -6,8 +6,10 @@ pub mod batch;
 pub(crate) mod forward;
 /// Optional stages between reception and classification.
 pub mod ingress;
-/// When it pays to join segments that leave a tunnel.
+/// When it pays to join segments.
 pub mod join_policy;
+/// Joining of segments that are sent to a port.
+mod joining;
 /// Metadata of recirculated packets.
 pub mod metadata;
 /// A datapath port, shared by the workers.

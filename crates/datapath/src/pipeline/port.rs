@@ -29,7 +29,7 @@ pub struct DpPort {
     /// Whether it takes super-frames in tunnels; see [`TakesTunnels`].
     takes_tunnels: AtomicBool,
     takes_datagrams: AtomicBool,
-    /// Whether it takes super-frames of TCP.
+    /// Whether it takes super-frames of TCP, and gains by them.
     takes_super_frames: AtomicBool,
     /// Drop counters of each worker, by its number.
     pub drops: Box<[CachePadded<DropCounters>]>,
@@ -69,8 +69,9 @@ impl DpPort {
     pub fn refresh(&self) {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
-        let Offloads { tunnels, datagrams, csum, tso4, .. } = self.port.offloads();
-        self.takes_super_frames.store(csum && tso4, Ordering::Relaxed);
+        let Offloads { tunnels, datagrams, csum, tso4, tso6, .. } = self.port.offloads();
+        let takes = csum && tso4 && tso6 && self.port.pays_by_frame();
+        self.takes_super_frames.store(takes, Ordering::Relaxed);
         self.takes_tunnels.store(tunnels, Ordering::Relaxed);
         self.takes_datagrams.store(datagrams, Ordering::Relaxed);
     }
@@ -109,7 +110,8 @@ impl DpPort {
         TakesTunnels { whole, datagrams }
     }
 
-    /// Whether it takes super-frames of TCP that are in no tunnel.
+    /// Whether it takes super-frames of TCP that are in no tunnel, and gains by them.
+    #[inline(always)]
     pub fn takes_super_frames(&self) -> bool {
         self.takes_super_frames.load(Ordering::Relaxed)
     }

@@ -23,6 +23,7 @@ use crate::bond::{Bonds, Members, Selected};
 use crate::classify::{FlowRef, Table};
 use crate::drop::DropReason;
 use crate::perf::{Metric, PerfMetrics};
+use crate::pipeline::joining::Joining;
 use crate::pipeline::port::{DpPort, Queue, SharedQueue};
 use crate::policer::{EgressPolicer, take};
 use crate::shaper::backlog::Backlog;
@@ -101,7 +102,14 @@ struct Outlet {
     policer: Option<Arc<EgressPolicer>>,
     /// What waits for its rate, where the port has a shaper.
     backlog: Option<Box<Backlog>>,
+    transmitter: Transmitter,
+}
+
+/// What passes packets to the port.
+struct Transmitter {
     queue: Queue,
+    /// Joins segments, where the port takes super-frames.
+    joining: Joining,
 }
 
 /// A backlog for packets that are held back by a shaper; `None` where there is none.
@@ -179,7 +187,7 @@ impl Outputs {
             self.shaped.push(port.no);
         }
         self.ports[at] = Some(Box::new(OutputPort {
-            outlet: Outlet { port, policer, backlog, queue },
+            outlet: Outlet { port, policer, backlog, transmitter: Transmitter { queue, joining: Joining::default() } },
             batch: Batch::new(),
             since: Time(0),
         }));
@@ -223,7 +231,7 @@ impl Outputs {
         self.shaped.retain(|&p| p != port);
         let mut output = self.ports.get_mut(port.0 as usize)?.take()?;
         drop_backlog(&self.taps, &mut output.outlet, now, &self.counters, self.worker);
-        Some(output.outlet.queue)
+        Some(output.outlet.transmitter.queue)
     }
 
     /// Makes the queue to a port a shared one, and returns it for another worker.
@@ -253,8 +261,9 @@ impl Outputs {
     fn change_queue(&mut self, port: PortNo, change: impl FnOnce(Queue) -> Queue) {
         let Some(entry) = self.ports.get_mut(port.0 as usize) else { return };
         if let Some(output) = entry.take() {
-            let OutputPort { outlet: Outlet { port, policer, backlog, queue }, batch, since } = *output;
-            let outlet = Outlet { port, policer, backlog, queue: change(queue) };
+            let OutputPort { outlet: Outlet { port, policer, backlog, transmitter }, batch, since } = *output;
+            let transmitter = Transmitter { queue: change(transmitter.queue), ..transmitter };
+            let outlet = Outlet { port, policer, backlog, transmitter };
             *entry = Some(Box::new(OutputPort { outlet, batch, since }));
         }
     }
@@ -266,7 +275,7 @@ impl Outputs {
         for port in std::mem::take(&mut self.shaped) {
             self.set_policer(port, None, now);
         }
-        self.ports.drain(..).flatten().map(|output| (output.outlet.port.no, output.outlet.queue)).collect()
+        self.ports.drain(..).flatten().map(|output| (output.outlet.port.no, output.outlet.transmitter.queue)).collect()
     }
 
     /// The port with this number.
@@ -409,7 +418,7 @@ impl Outputs {
             && output.outlet.policer.is_none()
         {
             show_sent(&self.taps, batch, port, now);
-            transmit(&mut output.outlet.queue, batch, &self.counters, &self.perf, now);
+            output.outlet.transmit(batch, &self.counters, &self.perf, now);
             self.sent_lately = true;
             return;
         }
@@ -531,7 +540,7 @@ impl Outputs {
         self.sent_lately = false;
         for port in &self.housekept {
             if let Some(Some(output)) = self.ports.get_mut(port.0 as usize) {
-                output.outlet.queue.housekeep(now);
+                output.outlet.transmitter.queue.housekeep(now);
             }
         }
     }
@@ -605,7 +614,7 @@ fn send(
         return send_limited(observers, outlet, batch, now, counters, worker);
     }
     show_sent(observers.0, batch, outlet.port.no, now);
-    transmit(&mut outlet.queue, batch, counters, observers.1, now);
+    outlet.transmit(batch, counters, observers.1, now);
 }
 
 /// Transmits a batch to a port that may have a limit, as far as that lets it. The batch is empty afterwards.
@@ -633,17 +642,17 @@ fn send_limited(
     }
     if !batch.is_empty() {
         show_sent(observers.0, batch, outlet.port.no, now);
-        transmit(&mut outlet.queue, batch, counters, observers.1, now);
+        outlet.transmit(batch, counters, observers.1, now);
     }
 }
 
 /// Transmits what may leave a backlog now.
 fn release_backlog(observers: Observers, outlet: &mut Outlet, now: Time, counters: &WorkerCounters, worker: usize) {
-    let Outlet { policer, backlog: Some(backlog), .. } = outlet else { return };
+    let Outlet { policer, backlog: Some(backlog), port, transmitter } = outlet else { return };
     let Some(shaper) = policer.as_deref().and_then(EgressPolicer::shaper).filter(|_| !backlog.is_empty()) else {
         return;
     };
-    if !outlet.port.is_up() {
+    if !port.is_up() {
         return drop_backlog(observers.0, outlet, now, counters, worker);
     }
     let (mut batch, mut are_more) = (Batch::new(), true);
@@ -651,8 +660,8 @@ fn release_backlog(observers: Observers, outlet: &mut Outlet, now: Time, counter
         backlog.release(shaper, now, &mut batch);
         are_more = batch.is_full();
         if !batch.is_empty() {
-            show_sent(observers.0, &batch, outlet.port.no, now);
-            transmit(&mut outlet.queue, &mut batch, counters, observers.1, now);
+            show_sent(observers.0, &batch, port.no, now);
+            transmitter.transmit(port, &mut batch, counters, observers.1, now);
         }
     }
 }
@@ -691,25 +700,38 @@ fn refuse(
     packet::buffer::release(batch);
 }
 
-#[inline]
-fn transmit(
-    queue: &mut Queue,
-    batch: &mut Batch,
-    counters: &WorkerCounters,
-    perf: &Option<Arc<PerfMetrics>>,
-    now: Time,
-) {
-    let count = batch.len();
-    if let Some(perf) = perf {
-        perf.add(Metric::TransmitBatch, count as u64);
+impl Outlet {
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch, counters: &WorkerCounters, perf: &Option<Arc<PerfMetrics>>, now: Time) {
+        self.transmitter.transmit(&self.port, batch, counters, perf, now);
     }
-    let packets = queue.transmit(batch, now).min(count);
-    debug_assert!(batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
-    batch.clear();
-    counters.batches_sent.add(1);
-    counters.sent.add(packets as u64);
-    if packets < count {
-        counters.refused.add((count - packets) as u64);
+}
+
+impl Transmitter {
+    #[inline]
+    fn transmit(
+        &mut self,
+        port: &DpPort,
+        batch: &mut Batch,
+        counters: &WorkerCounters,
+        perf: &Option<Arc<PerfMetrics>>,
+        now: Time,
+    ) {
+        if port.takes_super_frames() {
+            self.joining.join(batch, counters);
+        }
+        let count = batch.len();
+        if let Some(perf) = perf {
+            perf.add(Metric::TransmitBatch, count as u64);
+        }
+        let packets = self.queue.transmit(batch, now).min(count);
+        debug_assert!(batch.is_empty(), "transmit leaves nothing (contract of TxQueue)");
+        batch.clear();
+        counters.batches_sent.add(1);
+        counters.sent.add(packets as u64);
+        if packets < count {
+            counters.refused.add((count - packets) as u64);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 pub mod fragments;
+pub mod segments;
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -144,6 +145,10 @@ impl Port for MemPort {
             [&self.tunnels, &self.datagrams, &self.super_frames].map(|flag| flag.load(Ordering::Relaxed));
         Offloads { csum: tso, tso4: tso, tso6: tso, tunnels, datagrams, ..Offloads::default() }
     }
+    fn pays_by_frame(&self) -> bool {
+        true
+    }
+
     fn take_rx_queues(&self) -> Vec<Box<dyn RxQueue>> {
         self.queues
             .iter()

@@ -281,6 +281,10 @@ impl Port for AfPacket {
         self.offloads
     }
 
+    fn pays_by_frame(&self) -> bool {
+        true
+    }
+
     fn ifindex(&self) -> Option<u32> {
         (!self.is_gone()).then_some(self.shared.ifindex)
     }

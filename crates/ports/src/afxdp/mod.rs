@@ -532,6 +532,10 @@ impl Port for Afxdp {
         self.shared.offloads()
     }
 
+    fn pays_by_frame(&self) -> bool {
+        self.shared.from_stack
+    }
+
     fn ifindex(&self) -> Option<u32> {
         (!self.is_gone()).then(|| self.interface.index())
     }

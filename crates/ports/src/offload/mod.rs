@@ -148,18 +148,39 @@ pub fn complete_checksum(packet: &mut Packet) -> Result<(), OffloadError> {
 
 /// Leaves the checksum of a packet of TCP unfinished, if it is right. Packets of a connection can be merged then.
 pub fn unfinish_tcp(packet: &mut Packet) {
-    let Ok(Headers { l3, l4, end, ipv6, protocol }) = Headers::parse(packet.data()) else { return };
-    let frame = packet.data();
-    if protocol != 6 || end != frame.len() || end < l4 + 20 || is_labelled(frame) {
-        return;
+    if let Some(right) = RightTcp::verify(packet) {
+        right.unfinish(packet);
     }
-    let pseudo = pseudo_sum(frame, l3, l4, ipv6, protocol);
-    if fold(pseudo + sum(&frame[l4..])) != 0 {
-        return;
+}
+
+/// What a packet of TCP that is as it was sent would have been without its checksum.
+pub(crate) struct RightTcp {
+    l4: usize,
+    /// The sum of the pseudo header.
+    pseudo: u16,
+}
+
+impl RightTcp {
+    /// `None` where the checksum is wrong, or that of the IP header, or it is no whole packet of TCP.
+    pub fn verify(packet: &Packet) -> Option<RightTcp> {
+        let frame = packet.data();
+        let Headers { l3, l4, end, ipv6, protocol } = Headers::parse(frame).ok()?;
+        if protocol != 6 || end != frame.len() || end < l4 + 20 || is_labelled(frame) {
+            return None;
+        }
+        let pseudo = pseudo_sum(frame, l3, l4, ipv6, protocol);
+        if !ipv6 && fold(sum(&frame[l3..l4])) != 0 || fold(pseudo + sum(&frame[l4..])) != 0 {
+            return None;
+        }
+        Some(RightTcp { l4, pseudo: !fold(pseudo) })
     }
-    packet.data_mut()[l4 + 16..l4 + 18].copy_from_slice(&(!fold(pseudo)).to_be_bytes());
-    *packet.offload_mut() =
-        Offload { flags: Offload::NEEDS_CSUM, csum_start: l4 as u16, csum_offset: 16, ..Offload::NONE };
+
+    /// Leaves the checksum unfinished. Payload may have been appended since.
+    pub fn unfinish(&self, packet: &mut Packet) {
+        packet.data_mut()[self.l4 + 16..self.l4 + 18].copy_from_slice(&self.pseudo.to_be_bytes());
+        *packet.offload_mut() =
+            Offload { flags: Offload::NEEDS_CSUM, csum_start: self.l4 as u16, csum_offset: 16, ..Offload::NONE };
+    }
 }
 
 /// Where the checksum is stored, which is within the frame.

@@ -149,6 +149,10 @@ impl Port for Vhost {
         self.guest.offloads()
     }
 
+    fn pays_by_frame(&self) -> bool {
+        true
+    }
+
     fn status(&self) -> Vec<(&'static str, String)> {
         let guest = &self.guest;
         let mut facts = vec![("mode", if guest.client { "client" } else { "server" }.into())];

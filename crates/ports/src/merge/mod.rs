@@ -7,7 +7,12 @@
 //! same as before. So it is with frames that come out of a tunnel. Classification, actions and the next port then have one frame to handle in
 //! place of up to 45.
 //!
-//! Only TCP whose checksum is unfinished is merged: the stack has left it so, or [`unfinish_tcp`](crate::offload::unfinish_tcp) has verified it.
+//! [`Merger`] merges only TCP whose checksum is unfinished: the stack has left it so, or [`unfinish_tcp`](crate::offload::unfinish_tcp) has verified it.
+//! [`Joiner`] is for segments that are finished, as a NIC receives them.
+
+mod finished;
+
+pub use finished::Joiner;
 
 use packet::buffer::heap::HEADROOM;
 use packet::{Batch, Memory, Offload, Packet};
@@ -85,7 +90,7 @@ impl Merger {
         }
         self.finish(batch);
         batch.push(packet);
-        self.run = headers.map(|headers| Run { headers, segments: 1, payload: headers.payload, flags: headers.flags });
+        self.run = headers.map(Run::new);
     }
 
     /// Completes the last packet of the batch. To be called at the end of the burst.
@@ -100,19 +105,24 @@ impl Merger {
 }
 
 impl Headers {
-    /// `None` for what is not to be merged with anything.
+    /// Of a segment whose checksum is unfinished. `None` for what is not to be merged with anything.
     fn of(packet: &Packet) -> Option<Headers> {
         let frame = packet.data();
-        let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-        let l4 = usize::from(packet.offload().csum_start);
         let mut l3 = 14;
-        while matches!(word(l3 - 2)?, 0x8100 | 0x88a8) {
+        while matches!(word(frame, l3 - 2)?, 0x8100 | 0x88a8) {
             l3 += 4;
         }
-        let ipv6 = word(l3 - 2)? == 0x86dd;
+        let ipv6 = word(frame, l3 - 2)? == 0x86dd;
+        Headers::at(frame, l3, usize::from(packet.offload().csum_start), ipv6)
+    }
+
+    /// Of a segment with its headers there. `None` for what is not to be merged with anything.
+    fn at(frame: &[u8], l3: usize, l4: usize, ipv6: bool) -> Option<Headers> {
         // Without options and extension headers, as TCP has them nearly always.
-        let (header, length) =
-            if ipv6 { (40, usize::from(word(l3 + 4)?) + 40) } else { (20, usize::from(word(l3 + 2)?)) };
+        let (header, length) = match ipv6 {
+            true => (40, usize::from(word(frame, l3 + 4)?) + 40),
+            false => (20, usize::from(word(frame, l3 + 2)?)),
+        };
         let tcp = frame.get(l4..l4 + 20)?;
         let end = l4 + usize::from(tcp[12] >> 4) * 4;
         let flags = tcp[13];
@@ -124,12 +134,22 @@ impl Headers {
             return None;
         }
         let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        let id = if ipv6 { 0 } else { word(l3 + 4)? };
+        let id = if ipv6 { 0 } else { word(frame, l3 + 4)? };
         Some(Headers { l3, l4, end, ipv6, payload: frame.len() - end, seq, flags, id })
     }
 }
 
+/// Two bytes in network order.
+fn word(frame: &[u8], at: usize) -> Option<u16> {
+    frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]))
+}
+
 impl Run {
+    /// Of one segment.
+    fn new(headers: Headers) -> Run {
+        Run { headers, segments: 1, payload: headers.payload, flags: headers.flags }
+    }
+
     /// Whether `next`, with headers `h`, is the segment behind `last`, which is the run so far.
     fn is_followed_by(&self, last: &Packet, next: &Packet, h: &Headers) -> bool {
         let (first, a, b) = (&self.headers, last.data(), next.data());
@@ -160,6 +180,7 @@ impl Run {
             let Some(frame) = packet.push_back(last.len()) else { return false };
             frame.copy_from_slice(last.data());
             *packet.offload_mut() = *last.offload();
+            packet.set_queue(last.queue());
             *last = packet;
         }
         let Some(room) = last.push_back(h.payload) else { return false };
@@ -209,7 +230,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// A super-frame as a stack makes it.
-    fn super_frame(ipv6: bool, tags: usize, flags: u8, size: u16, payload: &[u8]) -> Packet {
+    pub fn super_frame(ipv6: bool, tags: usize, flags: u8, size: u16, payload: &[u8]) -> Packet {
         let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         (0..tags).for_each(|_| f.extend([0x81, 0, 0, 9]));
         let len = 32 + payload.len();

@@ -1,0 +1,39 @@
+//! Joins segments of TCP that are sent to a port in one burst, as a NIC has received them, to super-frames, where the port takes these: a stack or a
+//! guest behind it has one packet to handle in place of up to 45.
+
+use packet::{Batch, Offload, Packet};
+use ports::merge::Joiner;
+use ports::pools;
+
+use crate::pipeline::join_policy::{JoinPolicy, LONG};
+use crate::sync::counters::WorkerCounters;
+
+/// The state of one transmit queue.
+#[derive(Default)]
+pub struct Joining {
+    policy: JoinPolicy,
+    /// There from the first attempt on.
+    joiner: Option<Box<Joiner>>,
+}
+
+impl Joining {
+    /// Joins what can be joined, if that has paid lately.
+    #[inline]
+    pub fn join(&mut self, batch: &mut Batch, counters: &WorkerCounters) {
+        let is_long = |packet: &&Packet| packet.len() >= LONG && *packet.offload() == Offload::NONE;
+        let long = batch.iter().filter(is_long).count();
+        if self.policy.tries(long, || true) {
+            self.join_long(batch, long, counters);
+        }
+    }
+
+    #[cold]
+    fn join_long(&mut self, batch: &mut Batch, long: usize, counters: &WorkerCounters) {
+        let joiner = self.joiner.get_or_insert_with(|| {
+            Box::new(Joiner::new(pools::large_frames().map_or(&packet::buffer::heap::HEAP, |pool| pool.memory())))
+        });
+        let joined = joiner.join(batch, LONG);
+        self.policy.record(long, joined);
+        counters.joined.add(joined as u64);
+    }
+}
