@@ -65,6 +65,15 @@ fn they_become_one_super_frame_for_a_port_that_takes_it_and_for_no_other() {
 }
 
 #[test]
+fn they_stay_as_they_are_for_who_wants_to_see_what_came() {
+    let (switch, frames) = (Switch::new(), stream(20));
+    for (keeps, left) in [(true, 20), (true, 20), (false, 1)] {
+        switch.dp.keep_segments(switch.ports[2].0, keeps).unwrap();
+        assert_eq!(switch.send(&frames)[1].len(), left);
+    }
+}
+
+#[test]
 fn those_of_several_connections_are_joined_where_they_are_mixed() {
     let switch = Switch::new();
     let frames: Vec<_> =

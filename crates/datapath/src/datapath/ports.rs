@@ -207,6 +207,14 @@ impl Datapath {
         Ok(())
     }
 
+    /// Whether segments of TCP that are sent to a port stay as they are, which they do not at first where it takes super-frames: who looks at packets
+    /// wants to see those that came.
+    pub fn keep_segments(&self, port: PortNo, keeps: bool) -> Result<(), Error> {
+        let dp_port = self.ports.lock().get(port).cloned();
+        dp_port.ok_or(Error::NoSuchPort(port))?.keep_segments(keeps);
+        Ok(())
+    }
+
     /// Which worker polls which receive queue.
     pub fn rx_assignments(&self) -> Vec<RxAssignment> {
         self.ports.lock().rx_assignments()

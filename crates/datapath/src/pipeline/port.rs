@@ -31,6 +31,8 @@ pub struct DpPort {
     takes_datagrams: AtomicBool,
     /// Whether it takes super-frames of TCP, and gains by them.
     takes_super_frames: AtomicBool,
+    /// What is sent to it is for somebody who wants to see packets as they came.
+    keeps_segments: AtomicBool,
     /// Drop counters of each worker, by its number.
     pub drops: Box<[CachePadded<DropCounters>]>,
     /// What workers and receive queues that come into being are given. Each has its own reference.
@@ -58,6 +60,7 @@ impl DpPort {
             takes_tunnels: AtomicBool::new(false),
             takes_datagrams: AtomicBool::new(false),
             takes_super_frames: AtomicBool::new(false),
+            keeps_segments: AtomicBool::new(false),
             drops,
             policers: Mutex::default(),
         };
@@ -70,10 +73,18 @@ impl DpPort {
         self.max_frame.store(self.port.mtu().saturating_add(ETHERNET), Ordering::Relaxed);
         self.up.store(self.port.link().admin_up, Ordering::Relaxed);
         let Offloads { tunnels, datagrams, csum, tso4, tso6, .. } = self.port.offloads();
-        let takes = csum && tso4 && tso6 && self.port.pays_by_frame();
+        let keeps = self.keeps_segments.load(Ordering::Relaxed);
+        let takes = csum && tso4 && tso6 && !keeps && self.port.pays_by_frame();
         self.takes_super_frames.store(takes, Ordering::Relaxed);
         self.takes_tunnels.store(tunnels, Ordering::Relaxed);
         self.takes_datagrams.store(datagrams, Ordering::Relaxed);
+    }
+
+    /// Changes whether segments that are sent to it stay as they are.
+    pub fn keep_segments(&self, keeps: bool) {
+        if self.keeps_segments.swap(keeps, Ordering::Relaxed) != keeps {
+            self.refresh();
+        }
     }
 
     /// Drops since the port was added, summed over the workers, with what the port drops by itself for its filter.

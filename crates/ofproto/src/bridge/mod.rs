@@ -136,9 +136,15 @@ impl Bridge {
             let speakers = bridge.ports.values().filter(|state| state.lldp).map(|state| state.port);
             let changed = old.auto_attach != bridge.config.auto_attach;
             let told: Vec<OfPort> = speakers.filter(|_| changed).collect();
-            (old.fail_mode != bridge.config.fail_mode && !bridge.controllers.configured, told)
+            let mirrored = bridge.ports.keys().copied().filter(|_| old.mirrors != bridge.config.mirrors);
+            (
+                old.fail_mode != bridge.config.fail_mode && !bridge.controllers.configured,
+                told,
+                mirrored.collect::<Vec<_>>(),
+            )
         });
-        let (flush, told) = outcome.unwrap_or_default();
+        let (flush, told, mirrored) = outcome.unwrap_or_default();
+        mirrored.into_iter().for_each(|port| self.tell_whether_mirror_port(port));
         told.into_iter().for_each(|port| self.switch.follow_lldp(self.id, port));
         self.configure_tables();
         self.switch.notify_spanning_trees();

@@ -54,6 +54,7 @@ impl Bridge {
             }
             return Err(error);
         }
+        self.tell_whether_mirror_port(port);
         self.tell_port(port, PortReason::Add, None);
         Ok(port)
     }
@@ -263,10 +264,23 @@ impl Bridge {
             datapath.remove_port(new)?;
             return entered;
         }
+        self.tell_whether_mirror_port(port);
         self.switch.follow_link(self.id, port);
         self.switch.run_bonds();
         self.port_changed(port, PortReason::Modify);
         Ok(())
+    }
+
+    /// Tells the datapath whether a port gets copies only, for somebody who wants to see packets as they came.
+    pub(super) fn tell_whether_mirror_port(&self, port: OfPort) {
+        let found = self.read(|bridge| {
+            let state = bridge.ports.get(&port)?;
+            Some((state.dp_port?, bridge.is_mirror_port(state)))
+        });
+        if let (Some((port, gets_copies)), Some(datapath)) = (found.flatten(), self.switch.datapath.get()) {
+            // It may have gone meanwhile.
+            let _ = datapath.keep_segments(port, gets_copies);
+        }
     }
 
     pub(crate) fn with_port<T>(&self, port: OfPort, change: impl FnOnce(&mut PortState) -> T) -> Result<T, Error> {
