@@ -77,7 +77,7 @@ impl Default for Config {
             upcall_queue: 1 << 14,
             // As in OVS.
             max_connections: 3_000_000,
-            max_depth: 6,
+            max_depth: 8,
             vlan_limit: VlanLimit::default(),
             seed: [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344],
         }

@@ -183,7 +183,7 @@ struct PacketInFlight {
 }
 
 /// Most times that a packet comes round.
-const MAX_DEPTH: u32 = 6;
+const MAX_DEPTH: u32 = 8;
 
 /// What is left of a list.
 #[derive(Clone, Default)]
