@@ -107,7 +107,7 @@ def switch(ovs, tmp_path):
               *bond("br1", "bond1", "y0", "y1"), *patch("y0", "x0", 3), *patch("y1", "x1", 4),
               *dummy("br0", "in", 7), *dummy("br0", "side", 8), *dummy("br1", "out2", 5, f"options:tx_pcap={outs[2]}"),
               *dummy("br1", "out3", 6, f"options:tx_pcap={outs[3]}"))
-    ovs.ofctl("add-flow", "br0", "actions=NORMAL")
+    ovs.ofctl("add-flow", "br0", "priority=0,actions=NORMAL")
     for flow in ("in_port=3,actions=output:5", "in_port=4,actions=output:6"):
         ovs.ofctl("add-flow", "br1", flow)
     until(lambda: (enabled(ovs, "bond0"), enabled(ovs, "bond1")) == (["x0", "x1"], ["y0", "y1"]), 20, "LACP")
@@ -165,7 +165,7 @@ def test_each_way_to_the_bond_leads_to_the_same_member(switch):
             switch.ofctl("-O", "OpenFlow13", "add-flow", "br0", flow)
         assert spread(switch, receive(switch)) == wanted, name
     switch.ofctl("del-flows", "br0")
-    switch.ofctl("add-flow", "br0", "actions=NORMAL")
+    switch.ofctl("add-flow", "br0", "priority=0,actions=NORMAL")
     # Packet-outs, which come in where the tables would have had them.
     packets = {n: composed(n) for n in range(COUNT)}
     assert spread(switch, lambda n: switch.ofctl("packet-out", "br0", f"in_port=7,packet={packets[n]},actions=NORMAL")) == wanted
@@ -192,7 +192,7 @@ def test_a_controller_that_resumes(switch, tmp_path):
     """The pipeline waits for a controller, and goes on to the bond when that resumes it."""
     wanted = spread(switch, receive(switch))
     switch.ofctl("add-flow", "br0", "priority=9,udp,actions=controller(pause),NORMAL")
-    monitor = subprocess.Popen(["ovs-ofctl", "-P", "nxt_packet_in", "monitor", "br0", "resume"], env=switch.env,
+    monitor = subprocess.Popen(["ovs-ofctl", "-P", "nxt_packet_in2", "monitor", "br0", "resume"], env=switch.env,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: try_one(switch), 20, "a controller that resumes")

@@ -1,6 +1,7 @@
 """Meters limit real traffic, count it, and can be changed while it flows."""
 
 import re
+import subprocess
 
 import pytest
 from conftest import until
@@ -8,6 +9,7 @@ from lib.conntrack import NEIGHBOURS, Lab, udp
 from lib.daemon import dummy_bridge
 
 TO_B = "table=0,in_port=1,udp,actions=meter:1,2"
+METER = "meter=3,pktps,burst,stats,bands=type=drop,rate=1,burst_size=3"
 
 
 @pytest.fixture
@@ -22,15 +24,15 @@ def stats(lab, meter="1"):
     return int(re.search(r"packet_in_count:(\d+)", text)[1]), bands
 
 
-def send(lab, count, tos=0):
+def send(lab, count, tos=0, meter=1):
     """Datagrams from the first host to the second one; how many of them came there."""
     a, b = lab.hosts
     with udp(b, "10.0.0.2", 7000) as server, udp(a, "10.0.0.1") as client:
         client.setsockopt(0, 1, tos)  # IPPROTO_IP, IP_TOS
-        before = stats(lab)[0]
+        before = stats(lab, meter)[0]
         for number in range(count):
             client.sendto(b"%d" % number, ("10.0.0.2", 7000))
-        until(lambda: stats(lab)[0] == before + count, what="the packets at the meter")
+        until(lambda: stats(lab, meter)[0] == before + count, what="the packets at the meter")
         came = 0
         server.settimeout(1)
         while True:
@@ -84,6 +86,24 @@ def test_drop_precedence_is_raised(lab):
     assert send(lab, 20, tos=0x28) < 20 and "tos 0x30" not in sniffer.seen()[len(seen):]
 
 
+def test_what_waits_for_a_controller_is_limited(lab):
+    """A packet whose pipeline a controller is to resume is dropped where the meter does not let it go there."""
+    lab.ovs.ofctl("add-meter", "br0", METER, version=13)
+    lab.flows(NEIGHBOURS, "table=0,in_port=1,udp,actions=controller(pause,meter_id=3),2")
+    controller = subprocess.Popen(["ovs-ofctl", "-P", "nxt_packet_in2", "monitor", "br0", "resume"], env=lab.ovs.env,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: send(lab, 1, meter=3) == 1, 20, "a controller that resumes")
+        # Its bucket is full again.
+        lab.ovs.ofctl("mod-meter", "br0", METER, version=13)
+        came = send(lab, 20, meter=3)
+    finally:
+        controller.terminate()
+        controller.wait(10)
+    packets, [dropped] = stats(lab, 3)
+    assert (packets, came) == (20, 20 - dropped) and 3 <= came < 20
+
+
 def test_packets_to_controllers_are_limited(lab):
     lab.flows(NEIGHBOURS, "table=0,in_port=1,udp,actions=controller,2")
     lab.ovs.ofctl("add-meter", "br0", "meter=controller,pktps,burst,stats,bands=type=drop,rate=1,burst_size=3", version=13)
@@ -106,11 +126,12 @@ def test_meters_say_what_they_can(lab):
     assert "max_meter:262144" in text and "max_bands:8" in text and "drop dscp_remark" in text
 
 
-def test_a_meter_of_packet_ins_comes_and_goes_and_its_flows_stay(ovs):
+@pytest.mark.parametrize("pause", ["", "pause,"], ids=["copy", "pause"])
+def test_a_meter_of_packet_ins_comes_and_goes_and_its_flows_stay(ovs, pause):
     """As OVS has it: a controller may ask for a meter before it is there, and flows are not the meter's."""
     ovs.start()
     dummy_bridge(ovs, "p1")
-    ovs.ofctl("add-flow", "br0", "table=0,priority=9,in_port=p1,actions=controller(meter_id=7)", version=13)
+    ovs.ofctl("add-flow", "br0", f"table=0,priority=9,in_port=p1,actions=controller({pause}meter_id=7)", version=13)
 
     def is_metered():
         ovs.appctl("netdev-dummy/receive", "p1", "ff" * 6 + "020000000001" + "88b5" + "00" * 46)
@@ -127,4 +148,4 @@ def test_a_meter_of_packet_ins_comes_and_goes_and_its_flows_stay(ovs):
         assert meters() == ["7"] and "flow_count:0" in ovs.ofctl("meter-stats", "br0", "meter=7", version=13)
         ovs.ofctl("del-meter", "br0", "meter=7", version=13)
         until(lambda: not is_metered(), what="the end of the meter")
-        assert meters() == [] and "controller(meter_id=7)" in ovs.ofctl("dump-flows", "br0", version=13).replace("max_len=65535,", "")
+        assert meters() == [] and f"controller({pause}meter_id=7)" in ovs.ofctl("dump-flows", "br0", version=13).replace("max_len=65535,", "")

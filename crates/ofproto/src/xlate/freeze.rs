@@ -18,6 +18,8 @@ use crate::model::tlv::forget_bytes;
 pub(super) struct Pausing {
     context: PacketInContext,
     punt: PacketInPunt,
+    /// The meter that the action names.
+    meter: Option<u32>,
 }
 
 impl Ctx<'_, '_> {
@@ -55,6 +57,7 @@ impl Ctx<'_, '_> {
                 let context = PacketInContext { metadata, tlv, conntracked, ..pausing.context };
                 let kept = Kept(self.record.holds.last().cloned().into_iter().collect());
                 self.send_up(context, PacketInPunt { continuation: Some(id), kept, ..pausing.punt });
+                self.limit_punt(pausing.meter);
             }
         }
         self.freezing = false;
@@ -119,7 +122,7 @@ impl Ctx<'_, '_> {
     pub(super) fn pause(&mut self, controller: &Controller) {
         let context = self.packet_in_context(&controller.userdata);
         let punt = self.packet_in_punt(controller.reason, controller.id, Some(u16::MAX));
-        self.pausing = Some(Box::new(Pausing { context, punt }));
+        self.pausing = Some(Box::new(Pausing { context, punt, meter: controller.meter }));
         // With no steps left, the pipeline would continue at table 0 instead of its end.
         self.frozen_steps.push(FrozenStep::Resume { table: TableId(self.table), cookie: self.cookie });
         self.freeze();
@@ -204,6 +207,11 @@ impl Ctx<'_, '_> {
         let context =
             PacketInContext { metadata, tlv, explicit_miss, implicit_miss, ..self.packet_in_context(userdata) };
         self.send_up(context, self.packet_in_punt(reason, controller_id, max_len));
+        self.limit_punt(meter);
+    }
+
+    /// Limits what was just sent up: by the meter that is named, or else by that of all packets to controllers.
+    fn limit_punt(&mut self, meter: Option<u32>) {
         if let Some(punt @ DpAction::Punt(_)) = self.out.last_mut() {
             *punt = meters::to_controller(self.bridge, meter, punt.clone());
         }
