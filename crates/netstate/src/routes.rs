@@ -70,6 +70,8 @@ pub struct Routes {
     /// classes apart that count the same.
     classes: BTreeMap<(u16, Class), usize>,
     addresses: HashMap<Box<str>, Addresses>,
+    /// How many devices have an address, by the address.
+    own: HashMap<IpAddr, usize>,
     generation: u64,
 }
 
@@ -129,10 +131,18 @@ impl Routes {
             return;
         }
         self.generation += 1;
-        if addresses.is_empty() {
-            self.addresses.remove(device);
-        } else {
-            self.addresses.insert(device.into(), Addresses::new(addresses));
+        for (address, _) in &addresses {
+            *self.own.entry(*address).or_default() += 1;
+        }
+        let before = match addresses.is_empty() {
+            true => self.addresses.remove(device),
+            false => self.addresses.insert(device.into(), Addresses::new(addresses)),
+        };
+        for (address, _) in before.into_iter().flat_map(|before| before.all) {
+            match self.own.get_mut(&address) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(self.own.remove(&address)),
+            }
         }
     }
 
@@ -224,9 +234,12 @@ impl Routes {
         })
     }
 
-    /// As [`find`](Routes::find), for packets that are sent from this address, which has to be local.
+    /// As [`find`](Routes::find), for packets that are sent from this address, which has to be local: a device's, or one with a local route.
     pub fn find_from(&self, mark: u32, from: IpAddr, to: IpAddr) -> Option<&Route> {
-        self.find(mark, from).filter(|route| route.origin == Origin::Local)?;
+        let is_local = || self.find(mark, from).is_some_and(|route| route.origin == Origin::Local);
+        if !self.own.contains_key(&from.to_canonical()) && !is_local() {
+            return None;
+        }
         self.find(mark, to)
     }
 
@@ -369,6 +382,23 @@ mod tests {
         let routes = routes();
         assert!(routes.find_from(0, ip("192.0.2.1"), ip("192.0.2.7")).is_some());
         assert!(routes.find_from(0, ip("192.0.2.9"), ip("192.0.2.7")).is_none());
+    }
+
+    #[test]
+    fn an_address_of_a_device_is_local_whatever_routes_there_are_to_it() {
+        let mut routes = routes();
+        routes.add(0, prefix("198.51.100.0/24"), "eth1", None, Origin::User).unwrap();
+        let from = |routes: &Routes, own: &str| routes.find_from(0, ip(own), ip("192.0.2.7")).is_some();
+        assert!(
+            from(&routes, "198.51.100.1") && from(&routes, "::ffff:198.51.100.1") && !from(&routes, "198.51.100.2")
+        );
+        // Two devices may have it.
+        routes.set_addresses("eth2", vec![(ip("198.51.100.1"), 24), (ip("198.51.100.1"), 25)]);
+        routes.set_addresses("eth1", vec![(ip("198.51.100.3"), 24)]);
+        assert!(from(&routes, "198.51.100.1") && from(&routes, "198.51.100.3"));
+        routes.set_addresses("eth2", Vec::new());
+        assert!(!from(&routes, "198.51.100.1") && from(&routes, "198.51.100.3"));
+        assert_eq!(routes.own.len(), 4);
     }
 
     proptest! {
