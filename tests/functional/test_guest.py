@@ -58,6 +58,18 @@ def test_a_guest_pings_and_talks_tcp(weir, net, boot, tmp_path, kind):
         assert counter(w, 1, "tx_1523_to_max_packets") > 100
 
 
+def test_a_guest_gets_what_a_device_has_received_in_large_pieces(weir, net, boot, tmp_path):
+    """Segments come one by one, as from a network card, with finished checksums."""
+    h = net.host(f"{HOST}/24")
+    h.run("ethtool", "-K", "eth0", "tx", "off", "tso", "off", "gso", "off")
+    w = weir(config([client("vhost0", tmp_path / "s"), ("dpdk0", "dpdk", {"dpdk-devargs": f"net_af_packet0,iface={h.port}"})]))
+    guest = boot(tmp_path / "s")
+    connected(w, "vhost0")
+    for direction in ([], ["-R"]):
+        assert tcp(h, guest, *direction) > 10_000_000
+    assert counter(w, "vhost0", "tx_1523_to_max_packets") > 100
+
+
 def test_guests_talk_to_each_other(weir, net, boot, tmp_path):
     w = weir(config([client(f"vhost{n}", tmp_path / f"s{n}") for n in (0, 1)]))
     a, b = boot(tmp_path / "s0", "10.0.0.8", card="packed=on"), boot(tmp_path / "s1")
