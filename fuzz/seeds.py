@@ -297,6 +297,19 @@ def link_protocols():
     seed("bpdu", "bridge", b"".join(struct.pack(">BH", 8 + n % 3 + 1, 900) + frame.ljust(60, b"\0") for n, frame in enumerate(frames)))
 
 
+def segments():
+    # Which connection, nothing wrong, six times as many bytes, no byte changed, no more flags: 3 connections of IPv4 and IPv6 in turns.
+    row = b"".join(bytes([n % 3, 64, 240, 0, 0, 0, 0]) for n in range(60))
+    seed("segments", "in_turns", row)
+    # The same with frames of another kind between, changed ones, padded ones, and the last of a row.
+    odd = {7: (0, 64 + 2), 11: (40, 0), 19: (3, 16), 23: (0, 8), 31: (0, 64 + 4)}
+    row = b""
+    for n in range(60):
+        change, wrong = odd.get(n, (0, 64))
+        row += bytes([n // 9 % 3, wrong, 200 if n % 9 < 8 else 20, 90, 0, change, 8 * (n % 9 == 8)])
+    seed("segments", "odd_ones", row)
+
+
 if __name__ == "__main__":
     capture_files()
     ingress()
@@ -311,3 +324,4 @@ if __name__ == "__main__":
     exports()
     arguments()
     link_protocols()
+    segments()

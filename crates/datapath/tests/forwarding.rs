@@ -180,7 +180,7 @@ fn one_packet_became_hundreds_of_thousands_by_recirculation() {
         (1025, 0, DropReason::RecirculationStorm, 1025),
     ];
     for (copies, recirculated, reason, dropped) in cases {
-        let (dp, _, p) = by_hand(Config::default(), 2);
+        let (dp, _, p) = by_hand(Config { max_depth: 6, ..Config::default() }, 2);
         storm(&dp, p[0].0, copies, Action::Output(p[1].0));
         p[0].1.give(&udp(1, 2, 3, 4));
         (0..100).for_each(|_| assert!(dp.poll() <= 1));

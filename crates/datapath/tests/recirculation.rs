@@ -87,7 +87,7 @@ fn reference(flows: &[FlowSpec], frame: Vec<u8>, metadata: &Key, depth: u8, out:
             Action::PopVlan if frame[12..14] == [0x81, 0] => drop(frame.drain(12..16)),
             Action::PopVlan => {}
             Action::Recirc(id) => {
-                if depth < 6 {
+                if depth < 8 {
                     let mut next = key.clone();
                     next.set(Field::RecircId, (*id).into());
                     reference(flows, frame.clone(), &next, depth + 1, out);

@@ -34,7 +34,7 @@ enum Of {
 }
 
 /// Where a packet of TCP has what its connection is known by.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Connection {
     l3: usize,
     l4: usize,
@@ -62,7 +62,7 @@ impl Joiner {
     }
 
     fn add(&mut self, packet: Packet, long: usize) {
-        let connection = match Of::packet(&packet) {
+        let connection = match Of::frame(packet.data()) {
             Of::Tcp(connection) => connection,
             Of::Other => return self.out.push(packet),
             Of::Unknown => {
@@ -75,7 +75,7 @@ impl Joiner {
         let is_same = |(run, at): &(Run, usize)| {
             let Headers { l3, l4, ipv6, .. } = run.headers;
             let other = Connection { l3, l4, ipv6 };
-            connection == other && connection.name(packet.data()) == other.name(self.out[*at].data())
+            ipv6 == connection.ipv6 && connection.name(packet.data()) == other.name(self.out[*at].data())
         };
         let Some(found) = self.runs.iter().position(is_same) else { return self.begin(packet, headers, long) };
         let (run, at) = &mut self.runs[found];
@@ -120,6 +120,14 @@ fn append(run: &mut Run, last: &mut Packet, next: &Packet, headers: &Headers, la
     Some(())
 }
 
+/// What a frame's connection of TCP is known by, and where its header is.
+pub(super) fn name_of(frame: &[u8]) -> Option<(&[u8], usize)> {
+    match Of::frame(frame) {
+        Of::Tcp(connection) => Some((connection.name(frame), connection.l4)),
+        Of::Other | Of::Unknown => None,
+    }
+}
+
 fn finish(run: &Run, packet: &mut Packet) {
     if run.segments > 1 {
         run.finish(packet);
@@ -127,8 +135,7 @@ fn finish(run: &Run, packet: &mut Packet) {
 }
 
 impl Of {
-    fn packet(packet: &Packet) -> Of {
-        let frame = packet.data();
+    fn frame(frame: &[u8]) -> Of {
         let mut l3 = 14;
         while matches!(word(frame, l3 - 2), Some(0x8100 | 0x88a8)) {
             l3 += 4;

@@ -11,6 +11,7 @@
 //! [`Joiner`] is for segments that are finished, as a NIC receives them.
 
 mod finished;
+pub mod fuzz;
 
 pub use finished::Joiner;
 
