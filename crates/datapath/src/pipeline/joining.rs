@@ -17,18 +17,27 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// Joins what can be joined, if that has paid lately.
-    #[inline]
+    /// Joins what can be joined, if that has paid lately. Three packets are looked at; where these are short, there is hardly anything to join.
+    #[inline(always)]
     pub fn join(&mut self, batch: &mut Batch, counters: &WorkerCounters) {
+        if let [first, .., last] = &batch[..]
+            && (first.len() >= LONG || last.len() >= LONG || batch[batch.len() / 2].len() >= LONG)
+        {
+            self.join_long(batch, counters);
+        }
+    }
+
+    #[inline(never)]
+    fn join_long(&mut self, batch: &mut Batch, counters: &WorkerCounters) {
         let is_long = |packet: &&Packet| packet.len() >= LONG && *packet.offload() == Offload::NONE;
         let long = batch.iter().filter(is_long).count();
         if self.policy.tries(long, || true) {
-            self.join_long(batch, long, counters);
+            self.join_segments(batch, long, counters);
         }
     }
 
     #[cold]
-    fn join_long(&mut self, batch: &mut Batch, long: usize, counters: &WorkerCounters) {
+    fn join_segments(&mut self, batch: &mut Batch, long: usize, counters: &WorkerCounters) {
         let joiner = self.joiner.get_or_insert_with(|| {
             Box::new(Joiner::new(pools::large_frames().map_or(&packet::buffer::heap::HEAP, |pool| pool.memory())))
         });
