@@ -156,8 +156,10 @@ def test_a_querier_is_found_and_gets_reports_and_unregistered_groups(weir, net):
     reports[0].sees("> 239.9.9.9.5000")
     assert "239.9.9.9" not in reports[1].seen()
     assert "239.1.1.1" not in reports[1].seen(), "another host's report"
+    assert {"239.1.1.1", "querier"} <= site.groups().keys()
     assert site.daemon.appctl("mdb/flush", "br0") == "table successfully flushed\n"
-    assert site.groups() == {}
+    # Stacks may report groups of IPv6 at any time.
+    assert not {"239.1.1.1", "querier"} & site.groups().keys()
 
 
 def test_ports_that_get_all_and_the_local_port_as_member(weir, net):
