@@ -53,6 +53,11 @@ pub fn large_frames() -> Result<&'static Pool, Error> {
     LARGE_FRAMES.get_or_init(make).map_err(|error| pool_error("large-frames", error))
 }
 
+/// Where frames are put together: the pool of large frames, or the heap where that cannot be had.
+pub fn for_super_frames() -> &'static Memory {
+    large_frames().map_or(&packet::buffer::heap::HEAP, |pool| pool.memory())
+}
+
 /// Where parts of a frame in this memory are made: those of a large frame are not large, and there are few buffers for such.
 pub fn of_parts(memory: &'static Memory) -> &'static Memory {
     match LARGE_FRAMES.get() {

@@ -31,16 +31,10 @@ impl Joining {
     fn join_long(&mut self, batch: &mut Batch, counters: &WorkerCounters) {
         let is_long = |packet: &&Packet| packet.len() >= LONG && *packet.offload() == Offload::NONE;
         let long = batch.iter().filter(is_long).count();
-        if self.policy.tries(long, || true) {
-            self.join_segments(batch, long, counters);
+        if !self.policy.tries(long, || true) {
+            return;
         }
-    }
-
-    #[cold]
-    fn join_segments(&mut self, batch: &mut Batch, long: usize, counters: &WorkerCounters) {
-        let joiner = self.joiner.get_or_insert_with(|| {
-            Box::new(Joiner::new(pools::large_frames().map_or(&packet::buffer::heap::HEAP, |pool| pool.memory())))
-        });
+        let joiner = self.joiner.get_or_insert_with(|| Box::new(Joiner::new(pools::for_super_frames())));
         let joined = joiner.join(batch, LONG);
         self.policy.record(long, joined);
         counters.joined.add(joined as u64);

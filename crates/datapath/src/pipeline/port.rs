@@ -30,7 +30,7 @@ pub struct DpPort {
     takes_tunnels: AtomicBool,
     takes_datagrams: AtomicBool,
     /// Whether it takes super-frames of TCP, and gains by them.
-    takes_super_frames: AtomicBool,
+    gains_by_super_frames: AtomicBool,
     /// What is sent to it is for somebody who wants to see packets as they came.
     keeps_segments: AtomicBool,
     /// Drop counters of each worker, by its number.
@@ -59,7 +59,7 @@ impl DpPort {
             up: AtomicBool::new(false),
             takes_tunnels: AtomicBool::new(false),
             takes_datagrams: AtomicBool::new(false),
-            takes_super_frames: AtomicBool::new(false),
+            gains_by_super_frames: AtomicBool::new(false),
             keeps_segments: AtomicBool::new(false),
             drops,
             policers: Mutex::default(),
@@ -75,7 +75,7 @@ impl DpPort {
         let Offloads { tunnels, datagrams, csum, tso4, tso6, .. } = self.port.offloads();
         let keeps = self.keeps_segments.load(Ordering::Relaxed);
         let takes = csum && tso4 && tso6 && !keeps && self.port.pays_by_frame();
-        self.takes_super_frames.store(takes, Ordering::Relaxed);
+        self.gains_by_super_frames.store(takes, Ordering::Relaxed);
         self.takes_tunnels.store(tunnels, Ordering::Relaxed);
         self.takes_datagrams.store(datagrams, Ordering::Relaxed);
     }
@@ -121,10 +121,10 @@ impl DpPort {
         TakesTunnels { whole, datagrams }
     }
 
-    /// Whether it takes super-frames of TCP that are in no tunnel, and gains by them.
+    /// Whether it takes super-frames of TCP that are in no tunnel, and gains by them: a frame costs it as much, and nobody wants to see what came.
     #[inline(always)]
-    pub fn takes_super_frames(&self) -> bool {
-        self.takes_super_frames.load(Ordering::Relaxed)
+    pub fn gains_by_super_frames(&self) -> bool {
+        self.gains_by_super_frames.load(Ordering::Relaxed)
     }
 
     /// The port's MTU.

@@ -213,9 +213,7 @@ impl Recirculation {
         let Some(last) = self.queue.back_mut() else { return false };
         let at = last.packets.len();
         // The pool that frames of ports are merged in, too.
-        let merger = self.merger.get_or_insert_with(|| {
-            Merger::new(pools::large_frames().map_or(&packet::buffer::heap::HEAP, |pool| pool.memory()))
-        });
+        let merger = self.merger.get_or_insert_with(|| Merger::new(pools::for_super_frames()));
         if self.joining != at || at == 0 || !last.metadata.is_tunnelled_by(at - 1, tunnelled) {
             // What comes now is of another tunnel.
             merger.finish(&mut last.packets);

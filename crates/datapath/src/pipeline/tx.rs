@@ -299,7 +299,7 @@ impl Outputs {
     #[cold]
     pub fn has_taker_of_super_frames(&mut self) -> bool {
         let takes = |output: &Option<Box<OutputPort>>| {
-            output.as_ref().is_some_and(|output| output.outlet.port.takes_super_frames())
+            output.as_ref().is_some_and(|output| output.outlet.port.gains_by_super_frames())
         };
         if !self.ports.get(self.taker).is_some_and(takes) {
             let Some(taker) = self.ports.iter().position(takes) else { return false };
@@ -717,7 +717,7 @@ impl Transmitter {
         perf: &Option<Arc<PerfMetrics>>,
         now: Time,
     ) {
-        if port.takes_super_frames() {
+        if port.gains_by_super_frames() {
             self.joining.join(batch, counters);
         }
         let count = batch.len();

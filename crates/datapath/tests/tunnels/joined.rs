@@ -71,11 +71,14 @@ fn they_leave_every_type_of_tunnel_so() {
 
 #[test]
 fn a_segment_with_a_wrong_checksum_is_left_to_its_receiver() {
-    let mut frames = stream(5);
-    frames[2][100] ^= 1;
-    let left = way_to_taker().through(&frames);
-    assert_eq!(left.iter().map(Packet::len).collect::<Vec<_>>(), [2054, 1054, 2054]);
-    assert_eq!((left[1].data(), *left[1].offload()), (&frames[2][..], Offload::NONE));
+    // Payload, and the checksum of the IP header.
+    for at in [100, 24] {
+        let mut frames = stream(5);
+        frames[2][at] ^= 1;
+        let left = way_to_taker().through(&frames);
+        assert_eq!(left.iter().map(Packet::len).collect::<Vec<_>>(), [2054, 1054, 2054], "{at}");
+        assert_eq!((left[1].data(), *left[1].offload()), (&frames[2][..], Offload::NONE));
+    }
 }
 
 #[test]
