@@ -9,7 +9,7 @@ functions=(
     rte_eal_init rte_mp_disable rte_version rte_strerror rte_log_set_level_pattern rte_log_dump
     rte_lcore_dump rte_thread_register rte_thread_unregister rte_malloc_dump_stats
     rte_mempool_free rte_mempool_avail_count rte_mempool_dump rte_mempool_list_dump
-    rte_pktmbuf_pool_create rte_pktmbuf_free_bulk
+    rte_pktmbuf_pool_create
     rte_dev_probe rte_dev_remove rte_dev_bus_info rte_dev_bus rte_bus_name
     rte_eth_dev_info_get rte_eth_dev_configure rte_eth_dev_start rte_eth_dev_stop rte_eth_dev_close
     rte_eth_dev_socket_id rte_eth_dev_set_mtu rte_eth_dev_set_link_up rte_eth_dev_set_link_down

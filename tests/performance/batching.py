@@ -10,8 +10,8 @@ usage: batching.py [--weir BINARY] [--rounds N] [--seconds S] [--tables 1,2,3] [
    50 and 100 µs: throughput, the polling thread's cycles for each packet, how much of its time it was busy,
    packets for each burst that it sent, and the mean round trip.
 3. As table 1, over a bonded uplink: a bridge with the guest's port and a patch port, and behind the patch a
-   bridge whose other port is a bond (balance-tcp, no LACP) of two vhost-user ports, which stand for NICs. The guest and
-   both members send, each a third, so that a third of the frames are spread over the members.
+   bridge whose other port is a bond (balance-tcp) of two vhost-user ports, which stand for NICs; what is behind them
+   bonds them, too, and speaks LACP. Half of the frames go from the guest to the members, and half to the guest.
 
 Weir and Debian's OVS-DPDK take turns, N times, with the same commands; printed are medians. The namespace is
 connected by AF_PACKET (type=system) with its offloads off: with them on, TCP does not pass OVS at all.
@@ -44,6 +44,7 @@ from lib.vswitch import Switch, switches  # noqa: E402
 
 CORES = sorted(os.sched_getaffinity(0))
 FLOWS = [8, 100, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000]
+MEMBERS = ["nic1", "nic2"]
 HOST, GUEST = "10.204.0.1", "10.204.0.2"
 
 
@@ -71,15 +72,29 @@ def bonded_uplink(switch):
                      "ofport_request=2")
     switch.ofctl("add-flow", "in_port=1,udp,actions=2")
     switch.ofctl("add-flow", "in_port=2,udp,actions=1")
-    members = ["nic1", "nic2"]
-    sockets.update({name: switch.dir / f"{name}.sock" for name in members})
-    settings = [("type=dpdkvhostuserclient", f"options:vhost-server-path={sockets[name]}") for name in members]
-    switch.vsctl("add-bond", uplink, "bond", *members, "bond_mode=balance-tcp", "lacp=off",
-                 *(word for name, values in zip(members, settings) for word in ("--", "set", "interface", name, *values)))
-    # A bond is sent to by NORMAL. What floods does not go to the device of the bridge.
+    sockets.update({name: switch.dir / f"{name}.sock" for name in MEMBERS})
+    settings = [("type=dpdkvhostuserclient", f"options:vhost-server-path={sockets[name]}") for name in MEMBERS]
+    numbered = zip(MEMBERS, settings, (3, 4))
+    # Without a partner that speaks LACP, balance-tcp drops everything.
+    switch.vsctl("add-bond", uplink, "bond", *MEMBERS, "bond_mode=balance-tcp", "lacp=active",
+                 *(word for name, values, number in numbered
+                   for word in ("--", "set", "interface", name, *values, f"ofport_request={number}")))
+    # A bond is sent to by NORMAL. What floods does not go to the device of the bridge. All ports send from one address,
+    # which would move from port to port if NORMAL saw it come from the members, too.
     switch.ofctl_of(uplink, "mod-port", uplink, "no-flood")
     switch.ofctl_of(uplink, "add-flow", "udp,actions=NORMAL")
+    for number in (3, 4):
+        switch.ofctl_of(uplink, "add-flow", f"priority=40000,in_port={number},udp,actions=2")
     return sockets
+
+
+def wait_for_lacp(switch):
+    """Waits until frames are sent to both members."""
+    deadline = time.monotonic() + 20
+    while (shown := switch.appctl("bond/show", "bond")).count("  hash ") < 2 or shown.count(": enabled") < len(MEMBERS):
+        if time.monotonic() > deadline:
+            sys.exit(f"the bond does not come up:\n{shown}")
+        time.sleep(0.1)
 
 
 def by_flows(command, seconds, numbers, topology=two_guests):
@@ -91,15 +106,27 @@ def by_flows(command, seconds, numbers, topology=two_guests):
                 switch = started(stack, command, interval)
                 sockets = topology(switch)
                 vdevs = [f"net_virtio_user{n},path={s},server=1,queue_size=1024" for n, s in enumerate(sockets.values())]
+                bonded = [n for n, name in enumerate(sockets) if name in MEMBERS]
+                if bonded:
+                    vdevs += [",".join(["net_bonding0,mode=4,xmit_policy=l34",
+                                        *(f"slave=net_virtio_user{n}" for n in bonded)])]
+                senders = [n for n in range(len(vdevs)) if n not in bonded]
                 guest = Testpmd(vdevs, cores=None, eal=[f"--lcores=0@{CORES[0]},1@{CORES[0]}"],
                                 args=["--port-topology=loop", "--nb-cores=1", "--txd=1024", "--rxd=1024",
+                                      f"--portmask={sum(1 << n for n in senders):#x}",
                                       "--forward-mode=flowgen", f"--flowgen-flows={flows}"])
                 stack.callback(guest.close)
                 for name in sockets:
                     switch.link(name)
                 guest.run("start")
+                if bonded:
+                    wait_for_lacp(switch)
                 time.sleep(1)
+                before = [guest.stats(n)["RX-packets"] for n in senders]
                 result[flows, interval] = switch.measure(seconds)
+                # What is measured must have been forwarded.
+                if any(guest.stats(n)["RX-packets"] == was for n, was in zip(senders, before)):
+                    sys.exit(f"nothing comes back to one of the senders: {switch.appctl('dpctl/dump-flows')}")
                 guest.run("stop")
     return result
 

@@ -3338,7 +3338,6 @@ functions! {
         data_room_size: u16,
         socket_id: ::core::ffi::c_int,
     ) -> *mut rte_mempool;
-    pub fn rte_pktmbuf_free_bulk(mbufs: *mut *mut rte_mbuf, count: ::core::ffi::c_uint);
     pub fn rte_eth_find_next(port_id: u16) -> u16;
     pub fn rte_eth_dev_configure(
         port_id: u16,

@@ -16,6 +16,8 @@ functions! {
         count: c_uint,
         lcore: c_uint,
     ) -> c_int;
+    /// Gives `count` mbufs back, each with all of its segments. `lcore` as for [`weir_pktmbuf_alloc_bulk`].
+    pub fn weir_pktmbuf_free_bulk(mbufs: *mut *mut rte_mbuf, count: c_uint, lcore: c_uint);
     /// Gives an mbuf back with all of its segments.
     pub fn weir_pktmbuf_free(mbuf: *mut rte_mbuf);
     /// Copies `length` bytes of a chain, which are there, into `to`, which has room for them.

@@ -114,6 +114,39 @@ fn a_batch_is_sent_in_place_if_all_of_it_can_be() {
 }
 
 #[test]
+fn of_whatever_is_given_back_together_each_pool_gets_its_own_once() {
+    let _turn = dpdk();
+    let (pool, small) = (mempool::get(1500, 0).unwrap(), mempool::get(100, 0).unwrap());
+    let plain = |pool: &PoolRef| mbuf::from_packet(pool, false, Packet::from_slice(&[1; 60])).unwrap();
+    for first in 0..6 {
+        let shared = plain(&pool);
+        // SAFETY: the mbuf is ours, twice from now on.
+        unsafe { (*shared).refcnt = 2 };
+        let chain = mbuf::from_packet(&pool, true, Packet::from_slice(&[2; 5000])).unwrap();
+        let mut mbufs = [plain(&pool), plain(&pool), plain(&small), chain, shared, plain(&pool)];
+        mbufs.rotate_left(first);
+        assert_eq!((in_use(&pool), in_use(&small)), (7, 1));
+        // SAFETY: the mbufs are ours, the shared one twice.
+        unsafe {
+            thread::give_back_all(&mut mbufs);
+            assert_eq!((in_use(&pool), in_use(&small), (*shared).refcnt), (1, 0, 1), "from {first} on");
+            thread::give_back_all(&mut [shared]);
+        }
+        assert_eq!(in_use(&pool), 0);
+    }
+    // What was given back is handed out again, as good as new.
+    let mut all: Vec<_> = (0..64).map(|_| plain(&pool)).collect();
+    // SAFETY: the mbufs are ours.
+    unsafe { all.iter().for_each(|&mbuf| assert!((*mbuf).is_single() && (*mbuf).next.is_null())) };
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 64, "none twice");
+    // SAFETY: as before.
+    unsafe { thread::give_back_all(&mut all) };
+    assert_eq!(in_use(&pool), 0);
+}
+
+#[test]
 fn unfinished_checksums_are_told_and_heard_of() {
     let _turn = dpdk();
     let pool = mempool::get(1500, 0).unwrap();

@@ -310,7 +310,7 @@ unsafe fn release_all(raw: &[RawPacket]) {
         let mut mbufs = [std::ptr::null_mut(); BATCH_SIZE];
         mbufs.iter_mut().zip(raw).for_each(|(mbuf, raw)| *mbuf = raw.handle as *mut rte_mbuf);
         // SAFETY: the handle of a packet of a mempool is its mbuf, which the packet owned.
-        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(mbufs.as_mut_ptr(), raw.len() as u32) };
+        unsafe { thread::give_back_all(&mut mbufs[..raw.len()]) };
     }
 }
 

@@ -76,9 +76,8 @@ struct GivingBack(ArrayVec<*mut rte_mbuf, GATHERED>);
 
 impl GivingBack {
     fn flush(&mut self) {
-        let count = self.0.len() as u32;
         // SAFETY: `give_back` put them here, and its callers gave them up.
-        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.0.as_mut_ptr(), count) };
+        unsafe { give_back_all(&mut self.0) };
         self.0.clear();
     }
 }
@@ -107,6 +106,16 @@ pub unsafe fn give_back(mbuf: *mut rte_mbuf) {
         // SAFETY: the caller owns the mbuf and gives it up (contract of this function).
         unsafe { dpdk_sys::weir_pktmbuf_free(mbuf) };
     }
+}
+
+/// Gives mbufs back to their mempools at once.
+///
+/// # Safety
+/// The caller owns them, and gives them up.
+#[inline(always)]
+pub unsafe fn give_back_all(mbufs: &mut [*mut rte_mbuf]) {
+    // SAFETY: the caller owns the mbufs and gives them up (contract of this function). The number is this thread's.
+    unsafe { dpdk_sys::weir_pktmbuf_free_bulk(mbufs.as_mut_ptr(), mbufs.len() as u32, lcore()) };
 }
 
 /// Gives back what waits.

@@ -71,7 +71,7 @@ impl TxQueue for Tx {
             true => self.send(batch),
             false => self.send_unfinished(batch, mtu),
         };
-        batch.clear();
+        packet::buffer::release(batch);
         taken
     }
 }
@@ -87,15 +87,16 @@ impl Tx {
             counters.dropped(TxDrop::NotConnected, count);
             return 0;
         };
-        let mut pointers: ArrayVec<*mut rte_mbuf, BATCH_SIZE> = ArrayVec::new();
-        for ((packet, mbuf), rest) in packets.iter_mut().zip(mbufs.iter_mut()).zip(rests.iter_mut()) {
+        let mut pointers = [std::ptr::null_mut(); BATCH_SIZE];
+        let descriptors = mbufs.iter_mut().zip(rests.iter_mut()).zip(&mut pointers);
+        for (packet, ((mbuf, rest), pointer)) in packets.iter_mut().zip(descriptors) {
             describe(packet, mbuf, rest);
-            pointers.push(mbuf);
+            *pointer = mbuf;
         }
         let (mut done, mut retries) = (0, 0);
         let most = guest.retries.load(Ordering::Relaxed);
         loop {
-            let rest = &mut pointers[done..];
+            let rest = &mut pointers[done..count];
             // SAFETY: the guest is there until `_inside` is dropped. The mbufs describe the packets' frames,
             // which stay until the call is over.
             let taken =
