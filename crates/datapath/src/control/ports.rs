@@ -1,7 +1,7 @@
 //! The ports, as the control plane knows them: their numbers, and which workers have which of their transmit and
 //! receive queues.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use ports::{Port, RxQueue, TxQueue};
@@ -18,6 +18,9 @@ use crate::stats::{Drops, RxAssignment};
 use crate::sync::counters::Counter;
 use crate::worker::rx_queue::Rx;
 
+/// How many ports that were removed are remembered.
+const REMEMBERED: usize = 256;
+
 /// All ports, by number.
 #[derive(Default)]
 pub struct PortTable {
@@ -28,6 +31,9 @@ pub struct PortTable {
     held: Option<HashMap<usize, Held>>,
     /// The number given last.
     last: u32,
+    /// Names of ports that were removed, and the numbers that they had; the last one is the latest. A device that comes back, or whose
+    /// port is added anew, has the number that it had, if that is free.
+    left: VecDeque<(String, PortNo)>,
     /// Drops when they were reset.
     drops_base: BTreeMap<PortNo, Drops>,
     /// Whole steps of the load histories since the receive queues were last assigned; `None` until one has begun.
@@ -136,7 +142,9 @@ impl PortTable {
         self.by_name.insert(dp_port.port.name().to_owned(), number);
         self.ports.insert(number, managed);
         // One that was asked for, as the UDP port of a tunnel, may be far above those that are given in order.
-        if wanted.is_none() && !dp_port.port.is_tunnel() {
+        let again = self.left.iter().position(|(name, _)| name == dp_port.port.name());
+        let had = again.and_then(|index| self.left.remove(index));
+        if wanted.is_none() && !dp_port.port.is_tunnel() && had.is_none_or(|(_, had)| had != number) {
             self.last = number.0;
         }
         let rx = self.add_rx_queues(&dp_port, dp_port.port.take_rx_queues(), workers);
@@ -186,7 +194,12 @@ impl PortTable {
         for port in going {
             let gone = self.ports.remove(port);
             if let Some(gone) = &gone {
-                self.by_name.remove(gone.dp_port.port.name());
+                let name = gone.dp_port.port.name();
+                self.by_name.remove(name);
+                if self.left.len() == REMEMBERED {
+                    self.left.pop_front();
+                }
+                self.left.push_back((name.to_owned(), *port));
             }
             removed.extend(gone);
             self.drops_base.remove(port);
@@ -199,7 +212,8 @@ impl PortTable {
     fn number_for(&self, port: &dyn Port) -> Option<PortNo> {
         // Tunnels by their UDP port, which is the number at the end of their name.
         if !port.kind().starts_with("dummy") && !port.is_tunnel() {
-            return self.free_number();
+            let had = self.left.iter().find(|(name, _)| name == port.name()).map(|&(_, had)| had);
+            return had.filter(|had| !self.ports.contains_key(had)).or_else(|| self.free_number());
         }
         let base = if port.name().starts_with("br") { 100 } else { 0 };
         let digits = port.name().trim_start_matches(|c: char| !c.is_ascii_digit());
@@ -512,6 +526,30 @@ mod tests {
             1 => prop::collection::vec((0..3usize, prop::bool::weighted(0.1)), 60)
                 .prop_map(|workers| Change::Reassign { workers }),
         ]
+    }
+
+    #[test]
+    fn a_port_that_comes_back_has_the_number_that_it_had_if_that_is_free() {
+        let (mut table, env) = (PortTable::default(), Env::default());
+        let worker = EligibleWorker { number: 0, core: Some(0), node: 0 };
+        let add = |table: &mut PortTable, name: &str, wanted| {
+            let port = open(&PortSpec::new(name, "null"), &env).unwrap();
+            table.add(port, wanted, &[worker], 1).map(|new| new.dp_port.no.0)
+        };
+        let first: Vec<_> = ["a", "b", "c"].map(|name| add(&mut table, name, None).unwrap()).into();
+        assert_eq!(first, [1, 2, 3]);
+        table.remove(&[PortNo(1), PortNo(2), PortNo(3)]).unwrap();
+        assert_eq!(add(&mut table, "d", None).unwrap(), 4, "numbers of others are not given again at once");
+        assert_eq!((add(&mut table, "b", None).unwrap(), add(&mut table, "e", None).unwrap()), (2, 5));
+        add(&mut table, "f", Some(PortNo(3))).unwrap();
+        assert_eq!(add(&mut table, "c", None).unwrap(), 6, "another has it");
+        // However many names there are, few are remembered.
+        for n in 0..3 * REMEMBERED {
+            let number = add(&mut table, &format!("n{n}"), None).unwrap();
+            table.remove(&[PortNo(number)]).unwrap();
+        }
+        assert!(table.left.len() <= REMEMBERED);
+        assert_ne!(add(&mut table, "a", None).unwrap(), 1, "forgotten");
     }
 
     proptest! {

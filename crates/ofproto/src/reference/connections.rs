@@ -183,3 +183,28 @@ proptest! {
         pair.check_counters()?;
     }
 }
+
+/// The flow of the second pass had nothing of the connection's original direction in its key, as no rule had asked for that.
+#[test]
+fn a_new_rule_may_look_at_the_original_direction_of_packets_that_have_a_flow() {
+    let udp = || {
+        let mut matching = Match::any();
+        matching.set(Field::DlType, 0x0800);
+        matching.set(Field::NwProto, 17);
+        matching
+    };
+    let header = build::Ipv4 { src: address(1).into(), dst: address(2).into(), proto: 17, ..build::Ipv4::default() };
+    let frame = build::ethernet([2; 6], [4; 6], &[], 0x0800, &header.packet(build::udp(1, 2, b"data")));
+    let (commit, force, zone, table) = (false, false, CtZone::Immediate(0), Some(TableId(1)));
+    let ct = Action::Ct(Box::new(Ct { commit, force, zone, table, alg: 0, actions: Vec::new() }));
+    let again = Action::Resubmit { in_port: OfPort::IN_PORT, table: TableId(2), with_ct: true };
+    let mut pair = Pair::new(&vec![PortVlan::default(); PORTS as usize], Config::default());
+    pair.put(0, 1, &udp(), &Instructions::apply(vec![ct]));
+    pair.put(1, 1, &udp(), &Instructions::apply(Vec::new()));
+    pair.put(2, 1, &udp(), &Instructions::apply(vec![Action::output(OfPort(2))]));
+    pair.packet(1, &frame).unwrap();
+    pair.put(1, 2, &udp(), &Instructions::apply(vec![Action::output(OfPort(3)), again]));
+    pair.bed.bridge.barrier();
+    pair.packet(1, &frame).unwrap();
+    pair.check_counters().unwrap();
+}

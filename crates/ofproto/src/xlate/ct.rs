@@ -144,6 +144,10 @@ impl Ctx<'_, '_> {
     /// Looks up the present table with the original direction of the packet's connection in place of its own addresses,
     /// protocol and ports (`resubmit(ct)`). What is looked at is matched where it comes from.
     pub(super) fn with_original_tuple<T>(&mut self, look_up: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.conntracked {
+            // A flow that did not look at it before has nothing there to tell by.
+            self.wc.set_exact(Field::CtNwProto);
+        }
         if self.flow.ct().ct_nw_proto == 0 || !is_ip(&self.flow) {
             self.report("resubmit(ct) with non-tracked or non-IP packet!");
             return None;
