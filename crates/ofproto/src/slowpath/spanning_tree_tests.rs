@@ -158,9 +158,7 @@ fn packet_outs_are_forwarded_as_their_input_port_is() {
     assert_eq!((send(OfPort(1)), where_is(&bed, STATION), dropped()), (vec![], Some(OfPort(1)), 2));
     pass(&bed, 15, &[]);
     assert_eq!(send(OfPort(1)), [2, 3]);
-    let (hw_addr, config) = (bed.bridge.port_descs(OfPort(1))[0].hw_addr, PortConfig::NO_RECV);
-    let change = PortMod { port: OfPort(1), hw_addr, config, mask: config, advertise: PortFeatures::empty() };
-    bed.bridge.port_mod(&change).unwrap();
+    set(&bed, 1, PortConfig::NO_RECV);
     assert_eq!((send(OfPort(1)), send(OfPort::CONTROLLER)), (vec![], vec![1, 2, 3]));
     assert_eq!(bed.datapath.account().drops.get(DropReason::InPortDown), 1);
 }
@@ -416,4 +414,43 @@ fn members_of_bonds_and_ports_of_this_machine_take_no_part() {
     bed.bridge.set_bond("p3", Default::default(), [0; 6]).unwrap();
     settle(&bed, &[]);
     assert_eq!(state(&bed, 3), None);
+}
+
+/// Frames of LLC have one type, whatever they are: their flows tell them by their addresses.
+#[test]
+fn what_a_port_does_not_receive_for_one_address_it_may_receive_for_others() {
+    let frame = |dst| build::ethernet(dst, STATION, &[], 38, &[&[0x42, 0x42, 3][..], &[0; 43]].concat());
+    let others = [[1, 0, 0x0c, 0xcc, 0xcc, 0xcc], [2, 0, 0, 0, 0, 9], [1, 0x80, 0xc2, 0, 0, 1]];
+    for (config, are_bpdus_received) in [(PortConfig::NO_RECV, true), (PortConfig::NO_RECV_STP, false)] {
+        for other in others {
+            for order in [[BRIDGES, other], [other, BRIDGES]] {
+                let bed = Bed::new(2);
+                let rule = parse_flow_mod(FlowModCommand::Add, "actions=output:2", &NoNames).unwrap();
+                bed.bridge.flow_mod(&rule).unwrap();
+                set(&bed, 1, config);
+                for dst in order.into_iter().chain(order) {
+                    let is_received = (dst == BRIDGES) == are_bpdus_received;
+                    assert_eq!(
+                        bed.receive(OfPort(1), &frame(dst)).len(),
+                        usize::from(is_received),
+                        "{dst:?} {order:?}"
+                    );
+                }
+            }
+        }
+    }
+    // A tree hears of its neighbours also where the port forwards nothing.
+    let bed = bed(Protocol::Stp, &[]);
+    settle(&bed, &[]);
+    set(&bed, 1, PortConfig::NO_RECV);
+    for dst in [others[0], BRIDGES, others[0], BRIDGES] {
+        bed.receive(OfPort(1), &frame(dst));
+    }
+    assert_eq!(bed.datapath.account().drops.get(DropReason::InPortDown), 2);
+}
+
+fn set(bed: &Bed, port: u32, config: PortConfig) {
+    let hw_addr = bed.bridge.port_descs(OfPort(port))[0].hw_addr;
+    let change = PortMod { port: OfPort(port), hw_addr, config, mask: config, advertise: PortFeatures::empty() };
+    bed.bridge.port_mod(&change).unwrap();
 }

@@ -547,19 +547,18 @@ impl<'a> Ctx<'a, '_> {
         OfPort(self.flow.common().in_port.get())
     }
 
-    fn may_receive(&self, port: &PortState) -> bool {
+    fn may_receive(&mut self, port: &PortState) -> bool {
         if let Device::Tunnel(tunnel) = &port.device
             && !tunnel.is_enabled()
         {
             return false;
         }
-        if self.is_for_spanning_tree() {
-            // As in OVS, what controllers have set is for frames that are forwarded.
+        if !port.config.intersects(PortConfig::NO_RECV | PortConfig::NO_RECV_STP) {
             return true;
         }
-        let stp = self.flow.common().dl_dst == spanning_tree::BRIDGES;
-        let forbidden = if stp { PortConfig::NO_RECV_STP } else { PortConfig::NO_RECV };
-        !port.config.intersects(forbidden)
+        let forbidden = if self.is_for_bridges() { PortConfig::NO_RECV_STP } else { PortConfig::NO_RECV };
+        // As in OVS, what controllers have set is for frames that are forwarded.
+        self.is_for_spanning_tree() || !port.config.intersects(forbidden)
     }
 
     fn event<'e>(&mut self, event: impl FnOnce() -> Event<'e>) {

@@ -116,6 +116,17 @@ impl Ctx<'_, '_> {
         is_udp && self.is_tp_dst(BFD_PORT)
     }
 
+    /// Whether the packet is for the group address of bridges. Matches the address, or of another one a bit that it differs in.
+    pub(super) fn is_for_bridges(&mut self) -> bool {
+        let number = |mac: ports::Mac| mac.iter().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+        let different = number(self.flow.common().dl_dst) ^ number(BRIDGES);
+        match different.checked_ilog2() {
+            Some(bit) => self.wc.add(Field::DlDst, 1 << bit),
+            None => self.wc.set_exact(Field::DlDst),
+        }
+        different == 0
+    }
+
     /// Whether the packet is a BPDU, and the bridge has a spanning tree that it ends at.
     pub(super) fn is_for_spanning_tree(&self) -> bool {
         let common = self.flow.common();
