@@ -97,7 +97,7 @@ fn output() -> impl Strategy<Value = Action> {
     (1..=PORTS).prop_map(|port| Action::output(OfPort(port)))
 }
 
-fn rule() -> impl Strategy<Value = RuleSpec> {
+pub(super) fn rule() -> impl Strategy<Value = RuleSpec> {
     (select(vec![0u8, 0, 1, 1, 2, 3]), 0u16..8, matching()).prop_flat_map(|(table, priority, matching)| {
         let set =
             |field: Field, values: Vec<u128>| select(values).prop_map(move |value| Action::set_field(field, value));
@@ -144,7 +144,7 @@ fn address(host: u8) -> u32 {
 }
 
 /// A packet of one of few connections, in either direction.
-fn packet() -> impl Strategy<Value = (u32, Vec<u8>)> {
+pub(super) fn packet() -> impl Strategy<Value = (u32, Vec<u8>)> {
     (1u32..3, 1u8..4, 1u8..4, 1u16..3, 1u16..4, any::<bool>()).prop_map(|(port, a, b, x, y, answer)| {
         let (src, dst, from, to) = if answer { (b, a, y, x) } else { (a, b, x, y) };
         let header =

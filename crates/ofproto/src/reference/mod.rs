@@ -36,6 +36,8 @@ mod labels;
 mod learn;
 #[cfg(test)]
 mod learning;
+#[cfg(test)]
+mod masks;
 pub mod multicast;
 mod normal;
 #[cfg(test)]

@@ -201,7 +201,7 @@ fn assert_up_to_date(bed: &Bed, probes: &[Key]) {
 
 /// What actions do to a packet: the headers after each rewriting, and the other actions. A flow that matches more than it has to may
 /// rewrite more, with what is there.
-pub(super) fn effects(actions: &[datapath::Action], packet: &Key) -> Vec<Result<Key, datapath::Action>> {
+pub(crate) fn effects(actions: &[datapath::Action], packet: &Key) -> Vec<Result<Key, datapath::Action>> {
     let mut key = packet.clone();
     let mut effect = |action: &datapath::Action| {
         let datapath::Action::Set(rewrite) = action else { return Err(action.clone()) };

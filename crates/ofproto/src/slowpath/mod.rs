@@ -42,7 +42,7 @@ pub(crate) mod announcements;
 mod bonds;
 mod change_set;
 #[cfg(test)]
-mod change_tests;
+pub(crate) mod change_tests;
 mod commands;
 pub(crate) mod control;
 pub(crate) mod decision;

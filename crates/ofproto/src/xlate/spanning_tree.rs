@@ -116,14 +116,11 @@ impl Ctx<'_, '_> {
         is_udp && self.is_tp_dst(BFD_PORT)
     }
 
-    /// Whether the packet is for the group address of bridges. Matches the address, or of another one a bit that it differs in.
+    /// Whether the packet is for the group address of bridges. Matches the address, or of another one as much of its beginning as tells.
     pub(super) fn is_for_bridges(&mut self) -> bool {
         let number = |mac: ports::Mac| mac.iter().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
         let different = number(self.flow.common().dl_dst) ^ number(BRIDGES);
-        match different.checked_ilog2() {
-            Some(bit) => self.wc.add(Field::DlDst, 1 << bit),
-            None => self.wc.set_exact(Field::DlDst),
-        }
+        self.wc.add(Field::DlDst, u128::MAX << different.checked_ilog2().unwrap_or(0) & Field::DlDst.info().max());
         different == 0
     }
 
