@@ -11,7 +11,7 @@ usage: batching.py [--weir BINARY] [--rounds N] [--seconds S] [--tables 1,2,3] [
    packets for each burst that it sent, and the mean round trip.
 3. As table 1, over a bonded uplink: a bridge with the guest's port and a patch port, and behind the patch a
    bridge whose other port is a bond (balance-tcp) of two vhost-user ports, which stand for NICs; what is behind them
-   bonds them, too, and speaks LACP. Half of the frames go from the guest to the members, and half to the guest.
+   bonds them, too, and speaks LACP. Both ends send all they can.
 
 Weir and Debian's OVS-DPDK take turns, N times, with the same commands; printed are medians. The namespace is
 connected by AF_PACKET (type=system) with its offloads off: with them on, TCP does not pass OVS at all.

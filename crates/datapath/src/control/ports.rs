@@ -141,9 +141,9 @@ impl PortTable {
         let managed = ManagedPort { dp_port: dp_port.clone(), tx, rx: Vec::new(), affinity: BTreeMap::new() };
         self.by_name.insert(dp_port.port.name().to_owned(), number);
         self.ports.insert(number, managed);
-        // One that was asked for, as the UDP port of a tunnel, may be far above those that are given in order.
         let again = self.left.iter().position(|(name, _)| name == dp_port.port.name());
         let had = again.and_then(|index| self.left.remove(index));
+        // One that was asked for, as the UDP port of a tunnel, may be far above those that are given in order.
         if wanted.is_none() && !dp_port.port.is_tunnel() && had.is_none_or(|(_, had)| had != number) {
             self.last = number.0;
         }
