@@ -16,7 +16,7 @@ const IPV6: u16 = 0x86dd;
 const LABELLED: u16 = 0x8847;
 
 /// A packet behind up to two labels, of few values.
-fn packet() -> impl Strategy<Value = (u32, Vec<u8>)> {
+pub(super) fn packet() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let label = (1u32..4, 0u8..3, select(vec![1u8, 2, 64]));
     let tags = proptest::collection::vec(select(vec![(0x8100u16, 5u16), (0x8100, 6)]), 0..2);
     let v6 = proptest::bool::weighted(0.3);
@@ -168,7 +168,7 @@ fn consistent(actions: Vec<Action>, mut known: Known, table: u8) -> Vec<Action> 
     list
 }
 
-fn rule() -> impl Strategy<Value = RuleSpec> {
+pub(super) fn rule() -> impl Strategy<Value = RuleSpec> {
     let kinds = vec![None, Some(IPV4), Some(IPV6), Some(LABELLED), Some(LABELLED), Some(0x8848)];
     (select(vec![0u8, 0, 1]), 0u16..8, select(kinds)).prop_flat_map(|(table, priority, kind)| {
         let more = match kind {

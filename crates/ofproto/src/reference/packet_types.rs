@@ -21,7 +21,7 @@ const MPLS: u16 = 0x8847;
 const NSH: u16 = 0x894f;
 
 /// A packet of IP, perhaps behind some headers, in a frame.
-fn packet() -> impl Strategy<Value = (u32, Vec<u8>)> {
+pub(super) fn packet() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let tags = select(vec![vec![], vec![], vec![(0x8100u16, 5u16)]]);
     let whats = proptest::collection::vec(select(vec!["nsh", "options", "ethernet", "label"]), 0..4);
     (1u32..3, any::<bool>(), select(vec![1u8, 64]), whats, tags, 1u32..3, select(vec![1u8, 9, 63])).prop_map(
@@ -200,7 +200,7 @@ fn consistent(actions: Vec<Action>) -> Vec<Action> {
     list
 }
 
-fn rule() -> impl Strategy<Value = RuleSpec> {
+pub(super) fn rule() -> impl Strategy<Value = RuleSpec> {
     (select(vec![0u8, 0, 1, 2]), 0u16..8, matching()).prop_flat_map(|(table, priority, matching)| {
         let written = prop_oneof![output(), encap(), decap(), write()];
         let written = proptest::option::weighted(0.2, proptest::collection::vec(written, 1..5));
@@ -214,7 +214,7 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
     })
 }
 
-fn group() -> impl Strategy<Value = GroupSpec> {
+pub(super) fn group() -> impl Strategy<Value = GroupSpec> {
     let bucket = proptest::collection::vec(prop_oneof![2 => output(), 1 => encap(), 1 => decap(), 1 => write()], 1..5);
     proptest::collection::vec(bucket, 1..3).prop_map(|buckets| {
         let bucket = |(id, actions)| {

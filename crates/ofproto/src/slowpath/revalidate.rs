@@ -407,6 +407,7 @@ mod tests {
     use openflow::{Action, GroupId, Match, OfPort};
     use packet::wire::build;
 
+    use crate::model::vlan::{PortVlan, VlanMode};
     use crate::reference::tests::Bed;
 
     fn resubmit(table: u8) -> Action {
@@ -467,5 +468,39 @@ mod tests {
             bed.add_flow(table, 3, Match::any(), output(3));
         }
         assert_eq!((looked(), receive()), (0, vec![3]));
+    }
+
+    /// The type of a tag is not matched where it is left as it is, and so it is not in the flow's key.
+    #[test]
+    fn a_change_elsewhere_keeps_the_flows_of_tagged_packets() {
+        let bed = Bed::new(4);
+        for (port, qinq_ethertype) in [(3, 0x88a8), (4, 0x8100)] {
+            let vlan = PortVlan { mode: VlanMode::Dot1qTunnel, tag: 9, qinq_ethertype, ..PortVlan::default() };
+            bed.bridge.set_port_vlan(OfPort(port), vlan).unwrap();
+        }
+        bed.add_flow(0, 1, Match::any(), vec![Action::output(OfPort::NORMAL)]);
+        let (here, there) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let frame = |to, from, tags: &[(u16, u16)]| build::ethernet(to, from, tags, 0x1234, &[0; 46]);
+        for tags in [&[(0x8100, 5)][..], &[(0x88a8, 6)], &[(0x88a8, 7), (0x8100, 8)]] {
+            for ports in [(1, 2), (3, 4)] {
+                bed.receive(OfPort(ports.0), &frame([0xff; 6], here, tags));
+                for (port, to, from) in [(ports.1, here, there), (ports.0, there, here)] {
+                    assert_eq!(bed.receive(OfPort(port), &frame(to, from, tags)).len(), 1);
+                }
+            }
+        }
+        // By the trunk, in the tunnels' VLAN.
+        for tags in [&[(0x8100, 9)][..], &[(0x88a8, 9), (0x8100, 8)]] {
+            bed.receive(OfPort(1), &frame(there, here, tags));
+            bed.receive(OfPort(3), &frame(here, there, &tags[1..]));
+        }
+        bed.bridge.barrier();
+        let flows = || bed.datapath.flows().map(|flow| (flow.id, flow.actions)).collect::<Vec<_>>();
+        let before = flows();
+        bed.add_flow(0, 2, Match::any(), vec![Action::output(OfPort::NORMAL)]);
+        let translated = bed.switch.revalidation_stats().translated;
+        bed.bridge.barrier();
+        assert_eq!(bed.switch.revalidation_stats().translated - translated, before.len() as u64);
+        assert_eq!(flows(), before);
     }
 }

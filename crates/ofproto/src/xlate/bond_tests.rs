@@ -25,7 +25,7 @@ const THERE: [u8; 6] = [2, 0, 0, 0, 0, 0x20];
 const ALL: [u8; 6] = [0xff; 6];
 
 /// A learning switch. Ports 1 and 2 are a bond of this mode, 3 and 4 are not.
-pub(super) fn bond(mode: BondMode) -> Bed {
+pub(crate) fn bond(mode: BondMode) -> Bed {
     bond_of(mode, 2, 2)
 }
 
@@ -55,7 +55,7 @@ fn ports(sent: Vec<(OfPort, Vec<u8>)>) -> Vec<u32> {
     sent.into_iter().map(|(port, _)| port.0).collect()
 }
 
-fn set_up(bed: &Bed, port: u32, up: bool) {
+pub(crate) fn set_up(bed: &Bed, port: u32, up: bool) {
     bed.devices[port as usize - 1].set_admin_up(up).unwrap();
     let number = bed.bridge.port(OfPort(port)).unwrap().dp_port.unwrap();
     bed.datapath.refresh_port(number).unwrap();

@@ -46,7 +46,7 @@ mod bond;
 #[cfg(test)]
 mod bond_recirculation_tests;
 #[cfg(test)]
-mod bond_tests;
+pub(crate) mod bond_tests;
 pub(crate) mod choose;
 mod commit;
 mod copies;
@@ -92,7 +92,7 @@ pub(crate) mod tunnel_metadata;
 #[cfg(test)]
 mod tunnel_metadata_tests;
 #[cfg(test)]
-mod tunnel_tests;
+pub(crate) mod tunnel_tests;
 
 use std::sync::Arc;
 

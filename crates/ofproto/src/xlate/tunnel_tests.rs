@@ -29,12 +29,12 @@ const OWN: &str = "192.0.2.1";
 const THEIRS: &str = "192.0.2.2";
 const THEIR_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
 
-pub(super) fn ip(text: &str) -> IpAddr {
+pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
 /// A host: `br0` with ports 1 and 2 and tunnel ports from 10 on, and `br-phy`, which has the address and the port `eth0`.
-pub(super) struct Host {
+pub(crate) struct Host {
     pub bed: Bed,
     pub phy: Bridge,
     eth0: Arc<Dummy>,
@@ -83,6 +83,13 @@ impl Host {
 
     pub fn add_flow(&self, flow: &str) {
         self.bed.bridge.flow_mod(&parse_flow_mod(FlowModCommand::Add, flow, &NoNames).unwrap()).unwrap();
+    }
+
+    /// The same, where it can be.
+    pub fn try_flow(&self, flow: &str) {
+        if let Ok(flow) = parse_flow_mod(FlowModCommand::Add, flow, &NoNames) {
+            let _ = self.bed.bridge.flow_mod(&flow);
+        }
     }
 
     pub fn set_neighbour(&self, of: &str, mac: [u8; 6]) {
