@@ -22,7 +22,7 @@ loom() {
 }
 
 miri() {
-    # Pools live as long as the process, and get back from their memory to themselves by its address. A clock is read.
+    # Pools live as long as the process. Packets of the heap keep an address as a number. A clock is read.
     export MIRIFLAGS="-Zmiri-ignore-leaks -Zmiri-permissive-provenance -Zmiri-disable-isolation"
     export CARGO_TARGET_DIR="$target/miri" PROPTEST_CASES=4
     if [ "$(uname -m)" = x86_64 ]; then

@@ -11,7 +11,7 @@ use conntrack::tuple::Side;
 use conntrack::{CtState, Request};
 use datapath::meter::{MeterBand, MeterBandKind, MeterNumbers, MeterUnit};
 use datapath::{Action, Bucket, Config, Datapath, Encapsulation, FlowSpec, HashAlgorithm, PortNo, Rewrite};
-use packet::buffer::RawPacket;
+use packet::buffer::{Owner, RawPacket};
 use packet::flow::extract::{VlanLimit, extract};
 use packet::wire::{build, tcp};
 use packet::{BATCH_SIZE, Batch, Clock, Field, Key, Mask, Memory, Offload, Packet, Time};
@@ -22,7 +22,8 @@ use tunnel::send::SourcePorts;
 use zerocopy::FromBytes;
 
 /// Buffers that live as long as the process and are never given back.
-static STATIC: Memory = Memory { name: "static", release: |_| (), release_all: |_| (), allocate: |_, _, _| None };
+static STATIC: Memory =
+    Memory { name: "static", release: |_| (), release_all: |_| (), allocate: |_, _, _| None, owner: Owner::NONE };
 
 /// Buffers that a source fills in turn, as a driver's pool would have them.
 const BUFFERS: usize = 2048;

@@ -10,7 +10,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::{Memory, Offload, Packet, RawPacket};
+use super::{Memory, Offload, Owner, Packet, RawPacket};
 
 /// Free bytes before the frame of a new packet: enough for an outer Ethernet, IPv6, UDP and Geneve
 /// header.
@@ -27,7 +27,7 @@ pub const LIMIT: usize = 192 << 20;
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 /// The heap, up to [`LIMIT`].
-pub static HEAP: Memory = Memory { name: "heap", release, release_all, allocate };
+pub static HEAP: Memory = Memory { name: "heap", release, release_all, allocate, owner: Owner::NONE };
 
 /// In front of each allocation, so that it can be freed. 64 bytes, which keeps frames aligned.
 #[repr(C, align(64))]

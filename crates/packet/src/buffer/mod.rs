@@ -84,6 +84,35 @@ pub struct Memory {
     /// A new packet of this memory with at least `headroom` bytes before and `size` bytes of frame,
     /// length zero, or `None` when the memory is exhausted.
     pub allocate: fn(memory: &'static Memory, headroom: usize, size: usize) -> Option<Packet>,
+    /// What the memory is part of, for the functions above.
+    pub owner: Owner,
+}
+
+/// A pointer from a memory to what it is part of.
+///
+/// A reference to the memory gives no right to what is around it, and an address that is computed from it none either: the compiler may take
+/// for granted that nothing else is changed by way of it.
+#[derive(Clone, Copy)]
+pub struct Owner(*const ());
+
+// SAFETY: it is only carried about; whoever follows it answers for that.
+unsafe impl Send for Owner {}
+// SAFETY: as above.
+unsafe impl Sync for Owner {}
+
+impl Owner {
+    /// Of a memory whose functions need nothing.
+    pub const NONE: Owner = Owner(std::ptr::null());
+
+    /// What the memory is part of.
+    pub const fn new<T>(owner: *const T) -> Owner {
+        Owner(owner.cast())
+    }
+
+    /// What was given to [`new`](Owner::new).
+    pub const fn get<T>(self) -> *const T {
+        self.0.cast()
+    }
 }
 
 impl fmt::Debug for Memory {

@@ -24,7 +24,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Memory, Offload, Packet, RawPacket};
+use super::{Memory, Offload, Owner, Packet, RawPacket};
 
 /// Alignment of the region: that of a huge page, so that the system can back it with such.
 pub const ALIGNMENT: usize = 2 << 20;
@@ -115,7 +115,7 @@ impl Pool {
             return Err(PoolError::Shape { chunks, chunk_size, headroom });
         }
         let pool = Box::new(Pool {
-            memory: Memory { name: "pool", release, release_all, allocate },
+            memory: Memory { name: "pool", release, release_all, allocate, owner: Owner::NONE },
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             base: allocate_region(chunks * chunk_size)?,
             chunks,
@@ -125,9 +125,9 @@ impl Pool {
             free: Mutex::new((0..chunks as u32).rev().collect()),
         });
         let pool = Box::into_raw(pool);
-        // `of` gets back from the memory to its pool by address.
-        let _ = pool.expose_provenance();
-        // SAFETY: the box has been given up, so nothing frees or changes it.
+        // SAFETY: the box has been given up, so nothing frees it, and nobody else has it yet.
+        unsafe { (*pool).memory.owner = Owner::new(pool) };
+        // SAFETY: as above, and nothing changes it from now on.
         Ok(unsafe { &*pool })
     }
 
@@ -276,10 +276,8 @@ impl Pool {
     /// # Safety
     /// `memory` is the `memory` of a pool.
     unsafe fn of(memory: &'static Memory) -> &'static Pool {
-        let offset = std::mem::offset_of!(Pool, memory);
-        let pool = std::ptr::from_ref(memory).addr() - offset;
-        // SAFETY: the memory lies in a pool, which is never freed and whose provenance `new` exposed.
-        unsafe { &*std::ptr::with_exposed_provenance::<Pool>(pool) }
+        // SAFETY: the memory is a pool's, which `new` has made its owner and which is never freed.
+        unsafe { &*memory.owner.get() }
     }
 
     #[inline]

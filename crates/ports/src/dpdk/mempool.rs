@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use dpdk_sys::{rte_mbuf, rte_mempool};
-use packet::buffer::RawPacket;
+use packet::buffer::{Owner, RawPacket};
 use packet::{BATCH_SIZE, Memory, Offload, Packet};
 use parking_lot::Mutex;
 
@@ -59,7 +59,7 @@ pub struct Mempool {
 static POOLS: Mutex<Vec<&'static Mempool>> = Mutex::new(Vec::new());
 
 /// The memory of mbufs that belong to no pool of Weir's.
-static FOREIGN: Memory = Memory { name: "dpdk", release, release_all, allocate: |_, _, _| None };
+static FOREIGN: Memory = Memory { name: "dpdk", release, release_all, allocate: |_, _, _| None, owner: Owner::NONE };
 
 /// A port's use of a pool.
 pub struct PoolRef(&'static Mempool);
@@ -107,12 +107,12 @@ pub fn get(mtu: u32, socket: i32) -> Result<PoolRef, String> {
     sweep(&pools);
     let raw = create(buffer, socket, wanted_count(mtu, eal::memory()))?;
     let pool = known.unwrap_or_else(|| {
-        let memory = Memory { name: NAME, release, release_all, allocate };
+        let memory = Memory { name: NAME, release, release_all, allocate, owner: Owner::NONE };
         let (raw, users) = (AtomicPtr::default(), AtomicUsize::new(0));
         let pool = Box::into_raw(Box::new(Mempool { memory, raw, buffer, socket, users }));
-        // `of` gets back from the memory to its pool by address.
-        let _ = pool.expose_provenance();
-        // SAFETY: the box has been given up, so nothing frees it.
+        // SAFETY: the box has been given up, so nothing frees it, and nobody else has it yet.
+        unsafe { (*pool).memory.owner = Owner::new(pool) };
+        // SAFETY: as above, and nothing changes it from now on.
         unsafe { &*pool }
     });
     pool.raw.store(raw, Ordering::Release);
@@ -252,9 +252,8 @@ impl Mempool {
     /// # Safety
     /// `memory` is the `memory` of a pool.
     unsafe fn of(memory: &'static Memory) -> &'static Mempool {
-        let pool = std::ptr::from_ref(memory).addr() - std::mem::offset_of!(Mempool, memory);
-        // SAFETY: the memory lies in a pool's box, which is never freed and whose provenance `get` exposed.
-        unsafe { &*std::ptr::with_exposed_provenance::<Mempool>(pool) }
+        // SAFETY: the memory is a pool's, which `get` has made its owner and which is never freed.
+        unsafe { &*memory.owner.get() }
     }
 }
 
