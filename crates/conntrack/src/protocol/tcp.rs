@@ -683,10 +683,11 @@ mod tests {
                     ack: segment.ack.wrapping_add(other),
                     ..segment
                 };
-                // An acknowledgement of zero in a reset has a meaning of its own.
-                prop_assume!(segment.flags & RST == 0 || segment.ack != 0 && moved.ack != 0);
-                // So has a limit of one before an end has sent.
-                prop_assume!(segment.flags & SYN == 0 || segment.flags & ACK != 0);
+                // An acknowledgement of zero in a reset has a meaning of its own, and so has a limit of one before an end has sent.
+                let is_reset_of_nothing = segment.flags & RST != 0 && (segment.ack == 0 || moved.ack == 0);
+                if is_reset_of_nothing || segment.flags & (SYN | ACK) == SYN {
+                    continue;
+                }
                 prop_assert_eq!(here.step(reply, &segment, false), there.step(reply, &moved, false));
             }
         }
