@@ -1,5 +1,5 @@
-//! That a mask says all that a translation depends on: whatever else a packet has, it fares alike. What a flow does not match is
-//! zero in its key, by which it is translated again after a change, so zeros are tried, too.
+//! That a mask says all that a translation depends on: whatever else a packet has, it fares alike. Blocks of
+//! which a flow matches nothing are zero in its key, by which it is translated again after a change, so zeros are tried, too.
 
 use datapath::Config;
 use openflow::{FlowMod, FlowModCommand, OfPort, PortConfig, PortFeatures, PortMod, TableId};
@@ -16,11 +16,12 @@ use super::multicast::tests::multicast_frame;
 use super::tests::{Bed, MACS, PORTS, Pair, frame, groups, mirrors, rule, vlan};
 use super::{connections, labels, packet_types};
 use crate::bridge::Bridge;
-use crate::model::bond::{BondMode, LacpStatus};
+use crate::model::bond::BondMode;
 use crate::model::config::BridgeConfig;
 use crate::model::spanning_tree::SpanningTreeConfig;
 use crate::model::vlan::PortVlan;
 use crate::slowpath::change_tests::effects;
+use crate::xlate::bond_recirculation_tests::negotiated;
 use crate::xlate::bond_tests::{bond, set_up};
 use crate::xlate::spanning_tree::BRIDGES;
 use crate::xlate::tunnel_tests::Host;
@@ -151,14 +152,15 @@ fn mixed(own: &Key, other: &Key, mask: &packet::Mask, carriers: &[u32]) -> Key {
     possible(key, carriers)
 }
 
-pub(super) type Pairs = Vec<(Index, Index)>;
+/// A key whose matched bits are kept, and one that the others are taken from.
+type Pairs = Vec<(Index, Index)>;
 
-pub(super) fn pairs() -> impl Strategy<Value = Pairs> {
+fn pairs() -> impl Strategy<Value = Pairs> {
     proptest::collection::vec((any::<Index>(), any::<Index>()), 40)
 }
 
 /// Mixes the keys of these packets, of the flows, and what could be in those of later passes.
-pub(super) fn check(bed: &Bed, mut keys: Vec<Key>, pairs: &Pairs) -> Result<(), TestCaseError> {
+fn check(bed: &Bed, mut keys: Vec<Key>, pairs: &Pairs) -> Result<(), TestCaseError> {
     let carriers: Vec<u32> = bed.switch.carriers().iter().map(|carrier| carrier.dp_port).collect();
     keys.extend(bed.datapath.flows().map(|flow| possible(flow.key.masked(&flow.mask), &carriers)));
     let of_connections: Vec<Key> = (0..).zip(&keys).map(|(n, key)| tracked(key, n % 8)).collect();
@@ -182,7 +184,7 @@ pub(super) fn check(bed: &Bed, mut keys: Vec<Key>, pairs: &Pairs) -> Result<(), 
 }
 
 /// Has the switch receive the frames; returns their keys.
-pub(super) fn receive(bed: &Bed, frames: &[(u32, Vec<u8>)]) -> Vec<Key> {
+fn receive(bed: &Bed, frames: &[(u32, Vec<u8>)]) -> Vec<Key> {
     frames.iter().for_each(|(port, frame)| drop(bed.receive(OfPort(*port), frame)));
     frames.iter().filter_map(|(port, frame)| key_of(&bed.bridge, *port, frame)).collect()
 }
@@ -215,18 +217,15 @@ impl OuterSpec {
                 Header::Geneve { vni: self.id, oam: self.has_options, payload: Payload::Ethernet, options }
             }
             header::Protocol::Gre if self.has_options => {
-                let payload = Payload::Packet(0x0800);
-                return host.frame(
-                    self.protocol,
-                    &Header::Gre { key: None, checksum: false, sequence: None, payload },
-                    &inner[14.min(inner.len())..],
-                );
+                Header::Gre { key: None, checksum: false, sequence: None, payload: Payload::Packet(0x0800) }
             }
             header::Protocol::Gre => {
                 Header::Gre { key: Some(self.id), checksum: self.id == 7, sequence: None, payload: Payload::Ethernet }
             }
             _ => Header::Vxlan { vni: self.id, group: None },
         };
+        let begins_with_ip = matches!(header, Header::Gre { payload: Payload::Packet(_), .. });
+        let inner = if begins_with_ip { inner.get(14..).unwrap_or_default() } else { inner };
         let mut frame = host.frame(self.protocol, &header, inner);
         frame[15] = self.tos;
         frame[24..26].fill(0);
@@ -294,7 +293,6 @@ fn tunnel_flow() -> impl Strategy<Value = String> {
         "set_field:3->pkt_mark",
         "clone(set_tunnel:5,10)",
         "strip_vlan",
-        "group:1",
     ];
     (0u8..3, 0u16..8, select(matches), proptest::collection::vec(select(actions), 1..5)).prop_map(
         |(table, priority, matching, actions)| {
@@ -351,12 +349,9 @@ proptest! {
         pairs in pairs(),
     ) {
         let bed = bond(mode);
-        let id = bed.bridge.id();
-        let set_lacp = |status| {
-            let mut forwarding = bed.switch.forwarding.write();
-            forwarding.bridges.get_mut(&id).unwrap().bonds.get_mut("bond0").unwrap().set_lacp(status);
-        };
-        set_lacp(if mode == BondMode::BalanceTcp { LacpStatus::Negotiated } else { LacpStatus::Off });
+        if mode == BondMode::BalanceTcp {
+            negotiated(&bed, &bed.bridge, "bond0");
+        }
         // Above that of NORMAL.
         (40_000..).zip(&rules).for_each(|(priority, rule)| {
             let mut change = FlowMod::new(FlowModCommand::Add, rule.matching.clone(), rule.instructions.clone());

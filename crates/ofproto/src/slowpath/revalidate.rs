@@ -470,7 +470,8 @@ mod tests {
         assert_eq!((looked(), receive()), (0, vec![3]));
     }
 
-    /// The type of a tag is not matched where it is left as it is, and so it is not in the flow's key.
+    /// The type of a tag is not matched where it is left as it is. The flow's key has it all the same: without it, the tag would be taken for
+    /// another one than what comes out.
     #[test]
     fn a_change_elsewhere_keeps_the_flows_of_tagged_packets() {
         let bed = Bed::new(4);

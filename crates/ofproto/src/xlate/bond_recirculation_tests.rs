@@ -144,7 +144,7 @@ fn join(left: &Bridge, (n, a, of): (u32, &str, Option<&str>), right: &Bridge, (m
     right.add_port(patch(format!("{b}{m}"), format!("{a}{n}"), 20 + m, at)).unwrap();
 }
 
-fn negotiated(bed: &Bed, bridge: &Bridge, bond: &str) {
+pub(crate) fn negotiated(bed: &Bed, bridge: &Bridge, bond: &str) {
     let mut forwarding = bed.switch.forwarding.write();
     let bridge = forwarding.bridges.get_mut(&bridge.id()).unwrap();
     bridge.bonds.get_mut(bond).unwrap().set_lacp(LacpStatus::Negotiated);

@@ -44,7 +44,7 @@
 mod actions;
 mod bond;
 #[cfg(test)]
-mod bond_recirculation_tests;
+pub(crate) mod bond_recirculation_tests;
 #[cfg(test)]
 pub(crate) mod bond_tests;
 pub(crate) mod choose;
