@@ -3,10 +3,13 @@
 import socket
 import struct
 import subprocess
+import time
 
 import pytest
 from conftest import until
 from lib.net import run
+from lib.stopped import Stopped
+from lib.stream import Wire
 
 CONFIG = """
 [[bridge]]
@@ -51,6 +54,68 @@ def message(s):
         return data
     version, kind, length, xid = struct.unpack("!BBHI", exactly(8))
     return version, kind, xid, exactly(length - 8)
+
+
+@pytest.mark.parametrize("family", ["unix", "tcp"])
+def test_packets_come_while_the_management_does_something_else(weir, tmp_path, family):
+    """The thread of the connections stands still: a packet for an idle controller does not need it. What is more than goes at once waits for
+    it, and so does what is behind a message that the controller has not taken."""
+    if family == "unix":
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(tmp_path / "ctl"))
+        server.listen()
+        target = f"unix:{tmp_path}/ctl"
+    else:
+        server = socket.create_server(("127.0.0.1", 0))
+        target = f"tcp:127.0.0.1:{server.getsockname()[1]}"
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    server.settimeout(20)
+    w = weir(CONFIG.format(target=target, fail_mode="secure") + f'options = {{ pstream = "punix:{tmp_path}/p1" }}\n')
+    s, _ = server.accept()
+    s.settimeout(20)
+    assert message(s)[1] == 0
+    s.sendall(struct.pack("!BBHI", 4, 0, 8, 1))
+    w.ofctl("add-flow", "br0", "actions=controller:65535")
+
+    def settle():
+        """The controller is idle, and has been asked nothing."""
+        s.sendall(struct.pack("!BBHI", 4, 20, 8, 7))
+        while message(s)[1] != 21:
+            pass
+
+    def packet_in():
+        version, kind, _, body = message(s)
+        while kind == 2:
+            version, kind, _, body = message(s)
+        assert (version, kind) == (4, 10)
+        return body
+
+    until(lambda: (tmp_path / "p1").exists(), what="the port's socket")
+    wire = Wire(tmp_path / "p1")
+    frames = [bytes([2, 0, 0, 0, 0, 2, 2, 1, 0, 0, n >> 8, n & 255, 0x88, 0xb5]) + bytes(1000) for n in range(300)]
+    wire.send(frames[0])
+    assert packet_in().endswith(frames[0])
+    settle()
+    with Stopped(w.proc.pid, "weir"):
+        # One after the other, as they are asked for.
+        for frame in frames[:20]:
+            wire.send(frame)
+            assert packet_in().endswith(frame)
+        for frame in frames[20:40]:
+            wire.send(frame)
+        assert packet_in().endswith(frames[20])
+    for frame in frames[21:40]:
+        assert packet_in().endswith(frame)
+    settle()
+    # A controller that takes nothing.
+    with Stopped(w.proc.pid, "weir"):
+        for frame in frames[40:]:
+            wire.send(frame)
+            # Each may go at once, as long as there is room.
+            time.sleep(0.0003)
+    for frame in frames[40:]:
+        assert packet_in().endswith(frame)
+    settle()
 
 
 def test_active_connection_and_inactivity_probe(weir, tmp_path):

@@ -36,6 +36,11 @@ impl Topology {
         Ok(Topology { nodes: nodes.into_iter().enumerate().collect(), made_up: true })
     }
 
+    /// Whether the process has but one core.
+    pub fn has_one_core(&self) -> bool {
+        !self.made_up && self.nodes.len() == 1
+    }
+
     /// Whether the cores do not exist, so that nothing can be pinned to them.
     pub fn is_made_up(&self) -> bool {
         self.made_up
@@ -71,6 +76,13 @@ mod tests {
         assert_eq!(topology.node_of(None), 0);
         assert_eq!(topology.cores_by_node(), BTreeMap::from([(0, 1), (1, 2), (8, 1)]));
         assert!(topology.is_made_up() && !Topology::default().is_made_up());
+    }
+
+    #[test]
+    fn one_core_is_all_where_it_exists() {
+        let of_machine = |cores: &[usize]| Topology::of_machine(cores.iter().map(|&core| (core, 0)).collect());
+        assert!(of_machine(&[3]).has_one_core() && !of_machine(&[3, 4]).has_one_core());
+        assert!(!Topology::made_up("0").unwrap().has_one_core() && !Topology::default().has_one_core());
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::tap::WorkerTap;
 use crate::tap::list::TapList;
 use crate::verify::state::Verification;
 use crate::worker::Worker;
+use crate::worker::idle_policy::Core;
 use crate::worker::mailbox::Command;
 use crate::worker::setup::WorkerSetup;
 use crate::worker::waker::Waker;
@@ -235,8 +236,12 @@ impl ControlPlane {
         table.add_worker(number);
         let channels = Channel::all(&waker);
         let serving = self.handlers.serving(number);
-        let dedicated = pinned_to.is_some();
-        let setup = WorkerSetup { number, reader, waker, channels: channels.clone(), serving, dedicated };
+        let sharing = match pinned_to {
+            _ if self.config.topology.has_one_core() => Core::Only,
+            Some(_) => Core::Own,
+            None => Core::Shared,
+        };
+        let setup = WorkerSetup { number, reader, waker, channels: channels.clone(), serving, core: sharing };
         let mut worker = Worker::new(setup, &self.config, resources);
         let workers = self.pool.read().numbers().len() + 1;
         let tap = |tap| WorkerTap::new(tap, workers);

@@ -11,7 +11,8 @@
 //! The limit is small for a worker that shares its core with other threads, which could use the time. It is large for
 //! a worker with a core of its own: packets as rare as those of a ping, one in a second, keep it awake.
 //!
-//! Where others turn out to want the core, the worker leaves it to them at once: they may be those that send what it waits for.
+//! Where others turn out to want the core, the worker leaves it to them at once: they may be those that send what it waits for. Where the
+//! process has one core only, it does so always: nothing can come from the same machine while it polls.
 
 use std::time::Duration;
 
@@ -28,12 +29,37 @@ const SHARED_LIMIT: Duration = Duration::from_millis(1);
 /// The longest such time of a worker with a core of its own.
 const DEDICATED_LIMIT: Duration = Duration::from_millis(1250);
 
+/// The longest such time of a worker that has all the rest of the process on its core.
+const ONLY_LIMIT: Duration = Duration::ZERO;
+
 /// How long a worker polls without success while others want its core.
 const CONTENDED: Duration = Duration::from_micros(20);
 
 /// How long a worker sleeps at most while others want its core, if it has to look itself whether there is anything to do: it has slept soon
 /// after a frame, and the next burst must find room in the ring.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
+
+/// Who runs where a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Core {
+    /// One that is its own.
+    Own,
+    /// Any, with others.
+    Shared,
+    /// The only one that the process may use.
+    Only,
+}
+
+impl Core {
+    /// The longest time that a worker polls without success.
+    fn limit(self) -> Duration {
+        match self {
+            Core::Own => DEDICATED_LIMIT,
+            Core::Shared => SHARED_LIMIT,
+            Core::Only => ONLY_LIMIT,
+        }
+    }
+}
 
 /// The idle policy of one worker, and its state.
 pub struct IdlePolicy {
@@ -50,10 +76,16 @@ pub struct IdlePolicy {
 }
 
 impl IdlePolicy {
-    /// The policy of a new worker. `dedicated`: it has a core of its own.
-    pub fn new(dedicated: bool) -> IdlePolicy {
-        let limit = if dedicated { DEDICATED_LIMIT } else { SHARED_LIMIT };
-        IdlePolicy { worked: Time(0), slept: false, polls: WAKE_UP, limit, contention: Contention::default() }
+    /// The policy of a new worker.
+    pub fn new(core: Core) -> IdlePolicy {
+        let limit = core.limit();
+        IdlePolicy {
+            worked: Time(0),
+            slept: false,
+            polls: WAKE_UP.min(limit),
+            limit,
+            contention: Contention::default(),
+        }
     }
 
     /// Records that there is something to do.
@@ -69,7 +101,8 @@ impl IdlePolicy {
     fn learn(&mut self, now: Time) {
         self.slept = false;
         let gap = now.since(self.worked);
-        self.polls = if gap < self.limit { (2 * gap).clamp(WAKE_UP, self.limit) } else { WAKE_UP };
+        let least = WAKE_UP.min(self.limit);
+        self.polls = if gap < self.limit { (2 * gap).clamp(least, self.limit) } else { least };
     }
 
     /// Records that there is nothing to do.
@@ -80,7 +113,7 @@ impl IdlePolicy {
 
     /// Whether the worker has polled without success for long enough.
     pub fn may_sleep(&self, now: Time) -> bool {
-        let polls = if self.contention.is_contended(now) { CONTENDED } else { self.polls };
+        let polls = if self.contention.is_contended(now) { CONTENDED.min(self.polls) } else { self.polls };
         now.since(self.worked) >= polls
     }
 
@@ -107,7 +140,7 @@ mod tests {
     #[test]
     fn it_learns_from_short_sleeps_and_forgets_after_a_long_one() {
         let at = |micros: u64| Time(micros * 1000);
-        let mut idle_policy = IdlePolicy::new(false);
+        let mut idle_policy = IdlePolicy::new(Core::Shared);
         idle_policy.on_work(at(1000));
         assert!(
             !idle_policy.may_sleep(at(1099)) && idle_policy.may_sleep(at(1100)),
@@ -132,7 +165,7 @@ mod tests {
     #[test]
     fn others_that_want_the_core_have_it_at_once() {
         let at = |micros: u64| Time(micros * 1000);
-        let mut idle_policy = IdlePolicy::new(true);
+        let mut idle_policy = IdlePolicy::new(Core::Own);
         for n in 0..3 {
             idle_policy.contention.look(at(90_000 + n * 10_000), || Duration::from_millis(5) * n as u32);
         }
@@ -145,9 +178,20 @@ mod tests {
     }
 
     #[test]
+    fn the_only_core_is_left_at_once() {
+        let at = |micros: u64| Time(micros * 1000);
+        let mut idle_policy = IdlePolicy::new(Core::Only);
+        for micros in [1000, 1050, 1200, 5000] {
+            idle_policy.on_work(at(micros));
+            assert!(idle_policy.may_sleep(at(micros)), "nobody else can run meanwhile");
+            idle_policy.on_sleep();
+        }
+    }
+
+    #[test]
     fn a_dedicated_worker_stays_awake_for_a_ping() {
         let at = |millis: u64| Time(millis * 1_000_000);
-        let mut idle_policy = IdlePolicy::new(true);
+        let mut idle_policy = IdlePolicy::new(Core::Own);
         idle_policy.on_work(at(1000));
         idle_policy.on_sleep();
         idle_policy.on_work(at(2000));

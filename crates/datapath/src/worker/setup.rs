@@ -21,7 +21,7 @@ use crate::sync::rcu::Reader;
 use crate::verify::worker::VerifySampler;
 use crate::worker::Worker;
 use crate::worker::fairness::Fairness;
-use crate::worker::idle_policy::IdlePolicy;
+use crate::worker::idle_policy::{Core, IdlePolicy};
 use crate::worker::idle_queues::IdleQueues;
 use crate::worker::mailbox::Mailbox;
 use crate::worker::time_cache::TimeCache;
@@ -39,15 +39,15 @@ pub struct WorkerSetup {
     pub channels: Channels,
     /// The handlers that serve them.
     pub serving: ServingHandlers,
-    /// Whether it has a core of its own.
-    pub dedicated: bool,
+    /// Who else runs where it does.
+    pub core: Core,
 }
 
 impl Worker {
     /// A worker without ports.
     pub fn new(setup: WorkerSetup, config: &Config, resources: &Resources) -> Worker {
         let Resources { table, clock, conntrack, bonds, .. } = resources;
-        let WorkerSetup { number, reader, waker, channels, serving, dedicated } = setup;
+        let WorkerSetup { number, reader, waker, channels, serving, core } = setup;
         let returned = channels[0].down.clone();
         let counters = Arc::new(WorkerCounters::default());
         let executor = Executor {
@@ -93,7 +93,7 @@ impl Worker {
             max_sleep: config.max_sleep,
             empty_turns: 0,
             idle: false,
-            idle_policy: IdlePolicy::new(dedicated),
+            idle_policy: IdlePolicy::new(core),
             housekept: Time(0),
             time_cache: TimeCache::default(),
             perf: None,

@@ -4,7 +4,8 @@
 //! limited to a rate, and when there are too many, those of the port that has most are dropped (`packet_ins`); as in OVS,
 //! those of packets that missed and those that an action asked for do not take each other's place. The other events are fewer
 //! and matter more, so they have a limit of their own, and the latest are dropped above it. Whatever is dropped is counted.
-//! What all connections together have is bounded, too ([`EventMemory`]).
+//! What all connections together have is bounded, too ([`EventMemory`]). While the connection waits, the first packet-in needs not
+//! wait for its thread (`direct`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use openflow::{
 use packet::Time;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::direct::{Direct, Outcome};
 use super::event_memory::{EventMemory, Holder};
 use super::flow_monitors::FlowMonitors;
 use super::packet_ins::{PacketInLimit, PacketIns};
@@ -97,6 +99,10 @@ struct EventQueue {
     next_number: u64,
     dropped: Dropped,
     waker: Option<Waker>,
+    /// How a packet-in is sent at once, while the connection rests.
+    direct: Option<Direct>,
+    /// What the peer has not taken of such a one, which goes before everything else.
+    unsent: Vec<u8>,
     /// Bytes of output that the peer has not taken yet.
     output: usize,
     /// What the memory was told of.
@@ -123,6 +129,8 @@ impl Mailbox {
             next_number: 0,
             dropped: Dropped::default(),
             waker: None,
+            direct: None,
+            unsent: Vec::new(),
             output: 0,
             held: 0,
             overflown: false,
@@ -149,6 +157,23 @@ impl Mailbox {
 
     pub fn dropped(&self) -> Dropped {
         self.queue.lock().dropped
+    }
+
+    /// Lets packet-ins be sent directly until [`close`](Mailbox::close).
+    pub fn open(&self, direct: Direct) {
+        self.queue.lock().direct = Some(direct);
+    }
+
+    /// Lets nothing be sent directly any more, and takes what the peer has not taken of a message.
+    pub fn close(&self) -> Vec<u8> {
+        let mut queue = self.queue.lock();
+        queue.direct = None;
+        if queue.unsent.is_empty() {
+            return Vec::new();
+        }
+        let unsent = std::mem::take(&mut queue.unsent);
+        queue.tell(&self.memory);
+        unsent
     }
 
     /// The oldest event, except that packet-ins wait for their turn, and altogether where they are not wanted.
@@ -213,8 +238,11 @@ impl Mailbox {
             return;
         }
         let event = make(&queue.interest);
-        queue.push(event);
+        let is_sent = queue.put(event);
         queue.tell(&self.memory);
+        if is_sent {
+            return;
+        }
         let waker = queue.waker.clone();
         drop(queue);
         self.memory.enforce();
@@ -264,6 +292,7 @@ impl Holder for Mailbox {
             queue.packet_ins.iter_mut().for_each(PacketIns::clear);
             (queue.others, queue.forwarded) = (VecDeque::new(), 0);
             queue.monitors.clear();
+            (queue.direct, queue.unsent) = (None, Vec::new());
             // The connection drops it as soon as it is woken.
             queue.output = 0;
             queue.tell(&self.memory);
@@ -287,8 +316,28 @@ impl EventQueue {
     fn tell(&mut self, memory: &EventMemory) {
         let packet_ins: usize = self.packet_ins.iter().map(PacketIns::memory).sum();
         let others = self.others.len() * size_of::<(u64, Event)>() + self.monitors.memory();
-        let held = packet_ins + others + self.forwarded + self.output;
+        let held = packet_ins + others + self.forwarded + self.unsent.len() + self.output;
         memory.change(std::mem::replace(&mut self.held, held), held);
+    }
+
+    /// Sends a packet-in that nothing waits before, if the connection rests, and keeps what is not sent. Whether the peer has it all.
+    fn put(&mut self, event: Event) -> bool {
+        let waits = !self.others.is_empty()
+            || self.monitors.has_messages()
+            || self.packet_ins.iter().any(|kind| !kind.is_empty());
+        let outcome = match (event, &self.direct) {
+            (Event::PacketIn(packet_in), Some(direct)) if !waits => direct.send(packet_in),
+            (event, _) => {
+                self.push(event);
+                return false;
+            }
+        };
+        match outcome {
+            Outcome::Sent => return true,
+            Outcome::Partly(unsent) => (self.direct, self.unsent) = (None, unsent),
+            Outcome::Left(packet_in) => self.push(Event::PacketIn(packet_in)),
+        }
+        false
     }
 
     fn push(&mut self, event: Event) {

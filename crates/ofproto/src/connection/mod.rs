@@ -23,12 +23,14 @@
 //! | `bundles` | Bundles that are not committed yet |
 //! | `mailbox` | Events that wait for the peer |
 //! | `packet_ins` | Those of them that are packets |
+//! | `direct` | Those that are sent while the session waits |
 //! | `roles` | The roles of a bridge's controllers |
 //! | `budget` | What all peers together may make the switch hold |
 //! | `event_memory` | What is kept of events and answers for all connections together |
 
 pub(crate) mod budget;
 mod bundles;
+mod direct;
 pub(crate) mod event_memory;
 mod features;
 mod flow_mod_count;
@@ -59,6 +61,7 @@ use packet::Time;
 use crate::bridge::{Bridge, Piecewise};
 use crate::events::{ForwardedRequest, SubscriptionId};
 use bundles::Bundles;
+use direct::Onlookers;
 use flow_mod_count::FlowModCount;
 use flow_monitors::FlowMonitors;
 use mailbox::{Event, Interest, Mailbox};
@@ -66,6 +69,7 @@ use reply::{Reply, Step};
 use roles::Member;
 
 pub use crate::events::Waker;
+pub use direct::{DirectSend, Snoop, Tracer};
 pub use mailbox::Dropped;
 pub use packet_ins::{PACKET_IN_QUEUE, PacketInLimit};
 pub use roles::Roles;
@@ -158,9 +162,6 @@ struct Barrier {
     changes: u64,
 }
 
-/// Is given each message that goes or comes after the hellos.
-pub type Snoop = Box<dyn Fn(&[u8]) + Send>;
-
 /// What happens on a connection, for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic<'a> {
@@ -178,9 +179,6 @@ pub enum Traffic<'a> {
         peer: Versions,
     },
 }
-
-/// Is told what happens on a connection, from the hellos on.
-pub type Tracer = Box<dyn Fn(Traffic<'_>) + Send>;
 
 /// A connection. See the [module](self).
 pub struct Session {
@@ -221,8 +219,9 @@ pub struct Session {
     bundles: Bundles,
     flow_mods: FlowModCount,
     has_monitors: bool,
-    snoop: Option<Snoop>,
-    tracer: Option<Tracer>,
+    onlookers: Onlookers,
+    /// How packet-ins are sent while nothing else is to be done.
+    direct: Option<Arc<dyn DirectSend>>,
     /// The beginning of a request about tables, and its transaction id.
     pending_tables: Option<(u32, Vec<TableFeatures>)>,
 }
@@ -277,8 +276,8 @@ impl Session {
             bundles,
             flow_mods: FlowModCount::default(),
             has_monitors: false,
-            snoop: None,
-            tracer: None,
+            onlookers: Onlookers::default(),
+            direct: None,
             pending_tables: None,
         };
         let versions = session.settings.versions;
@@ -295,7 +294,7 @@ impl Session {
 
     /// Gives each message that goes or comes to `snoop` from now on.
     pub fn set_snoop(&mut self, snoop: Snoop) {
-        self.snoop = Some(snoop);
+        self.onlookers.snoop = Some(snoop);
     }
 
     /// Tells `tracer` what happens from now on, and of the hello that waits in the output.
@@ -303,19 +302,7 @@ impl Session {
         if self.messages == 0 && !self.output.is_empty() {
             tracer(Traffic::Sent(&self.output));
         }
-        self.tracer = Some(tracer);
-    }
-
-    fn trace(&self, traffic: Traffic<'_>) {
-        if let Some(tracer) = &self.tracer {
-            tracer(traffic);
-        }
-    }
-
-    fn copy(&self, message: &[u8]) {
-        if let Some(snoop) = &self.snoop {
-            snoop(message);
-        }
+        self.onlookers.tracer = Some(tracer);
     }
 
     /// Takes what was received, and answers.
@@ -323,6 +310,7 @@ impl Session {
         if self.closed.is_some() {
             return;
         }
+        self.rise();
         self.input.extend_from_slice(bytes);
         self.process(now);
         self.mailbox.set_output(self.output.len());
@@ -330,6 +318,7 @@ impl Session {
 
     /// Does what is due: requests that waited for room, events, the inactivity probe.
     pub fn poll(&mut self, now: Time) {
+        self.rise();
         if self.mailbox.has_overflown() {
             // What waits to be sent is not taken, either.
             self.output = BytesMut::new();
@@ -492,11 +481,11 @@ impl Session {
             self.messages += 1;
             self.last_heard = now;
             self.probing = false;
-            self.trace(Traffic::Received(&bytes));
+            self.onlookers.trace(Traffic::Received(&bytes));
             match self.version {
                 None => self.greet(&bytes),
                 Some(version) => {
-                    self.copy(&bytes);
+                    self.onlookers.copy(&bytes);
                     self.handle(version, &bytes);
                 }
             }
@@ -584,7 +573,7 @@ impl Session {
             self.send(&Message::new(version, xid, Body::Error(error)));
             return self.closed = Some(closed);
         };
-        self.trace(Traffic::Negotiated { version, allowed, peer });
+        self.onlookers.trace(Traffic::Negotiated { version, allowed, peer });
         self.version = Some(version);
         if self.settings.async_messages {
             self.async_config = default_async(version);
@@ -691,8 +680,7 @@ impl Session {
 
     /// Appends an encoded message to the output.
     fn put(&mut self, message: &[u8]) {
-        self.copy(message);
-        self.trace(Traffic::Sent(message));
+        self.onlookers.sent(message);
         self.output.extend_from_slice(message);
     }
 

@@ -75,6 +75,11 @@ impl PacketIns {
         self.count * size_of::<PacketIn>() + self.bytes
     }
 
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Removes all.
     pub fn clear(&mut self) {
         self.by_port = BTreeMap::new();

@@ -417,7 +417,7 @@ struct Ctx<'a, 's> {
     /// What is known about the length of the datapath's packet.
     length: known_length::KnownLength,
     /// Where it goes, for its samples.
-    destinations: sample::Destinations,
+    destinations: sample::Destinations<'a>,
     /// What the next output does instead of sending by its port: it sends by a bond.
     by_bond: Option<DpAction>,
     /// Priority that the packet came with.

@@ -22,11 +22,11 @@ use crate::slowpath::record::NetflowCredit;
 
 /// Where a packet goes, for its samples.
 #[derive(Clone, Default)]
-pub(super) struct Destinations {
+pub(super) struct Destinations<'a> {
     /// Ports that it was sent to.
     count: u32,
-    /// Number of the last one as an interface; zero where it has none.
-    ifindex: u32,
+    /// The last one, where it is known.
+    last: Option<&'a PortState>,
     /// The tunnel that it was sent into last.
     tunnel: Option<SentTunnel>,
     /// Tunnels that it was sent into.
@@ -163,20 +163,19 @@ impl<'a> Ctx<'a, '_> {
     }
 
     /// Notes that the packet was sent to a port.
-    pub(super) fn note_sent(&mut self, to: &PortState) {
-        let ifindex = to.device.port().and_then(|port| port.ifindex()).unwrap_or(0);
+    pub(super) fn note_sent(&mut self, to: &'a PortState) {
         let destinations = &mut self.destinations;
-        (destinations.count, destinations.ifindex) = (destinations.count + 1, ifindex);
+        (destinations.count, destinations.last) = (destinations.count + 1, Some(to));
         destinations.netflow = Some(openflow_number(to.port));
     }
 
     /// Notes that it is sent to a port which a later pass chooses.
     pub(super) fn note_sent_later(&mut self) {
-        (self.destinations.count, self.destinations.ifindex) = (self.destinations.count + 1, 0);
+        (self.destinations.count, self.destinations.last) = (self.destinations.count + 1, None);
     }
 
     /// Notes that it was sent into a tunnel. What has been noted since `before`, below the tunnel, does not count.
-    pub(super) fn note_sent_through(&mut self, to: &PortState, before: Destinations) {
+    pub(super) fn note_sent_through(&mut self, to: &'a PortState, before: Destinations<'a>) {
         let (tunnel, tunnels) = (self.destinations.tunnel.take(), self.destinations.tunnels);
         let has_samples = self.destinations.has_samples;
         self.destinations = Destinations { tunnel: tunnel.or(before.tunnel.clone()), tunnels, has_samples, ..before };
@@ -240,9 +239,11 @@ impl<'a> Ctx<'a, '_> {
         }
         let destinations = self.destinations.clone();
         let one = destinations.count == 1;
+        // A device may have to ask the kernel.
+        let ifindex = destinations.last.and_then(|to| to.device.port()?.ifindex()).unwrap_or(0);
         let ending = Ending {
             vlan_tci: self.base.common().vlan[0].tci.get(),
-            output: export::sflow::output(destinations.count, destinations.ifindex),
+            output: export::sflow::output(destinations.count, ifindex),
             tunnel: destinations.tunnel.filter(|_| one && destinations.tunnels == 1),
             mpls: if one { labels(&self.base) } else { Vec::new() },
             is_forwarded: is_forwarded(&self.out),

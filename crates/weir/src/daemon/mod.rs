@@ -188,13 +188,21 @@ pub enum Error {
 }
 
 /// Runs the switch until it is told to end. The source is made on the management thread, within its tokio runtime.
-pub fn run<S: ConfigSource>(settings: Settings, source: impl FnOnce() -> std::io::Result<S>) -> Result<(), Error> {
+pub fn run<S: ConfigSource + 'static>(
+    settings: Settings,
+    source: impl FnOnce() -> std::io::Result<S>,
+) -> Result<(), Error> {
     panic::report();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(io("cannot start the management thread"))?;
     let outcome = LocalSet::new().block_on(&runtime, async {
         let source = source().map_err(Error::Thread)?;
-        Daemon::new(settings, source)?.run().await
+        let daemon = Daemon::new(settings, source)?;
+        // A task like the others: the future that the set itself runs is polled whenever any task is.
+        tokio::task::spawn_local(daemon.run()).await.unwrap_or_else(|failed| match failed.try_into_panic() {
+            Ok(panicked) => std::panic::resume_unwind(panicked),
+            Err(_) => Err(Error::Panicked),
+        })
     });
     // Name resolution for a controller may still be under way on a thread of the runtime.
     runtime.shutdown_background();

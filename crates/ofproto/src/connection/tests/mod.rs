@@ -1,6 +1,7 @@
 //! Peers that speak bytes, and Debian's ovs-ofctl where it is installed.
 
 mod asynchronous;
+mod direct;
 mod memory;
 mod monitors;
 

@@ -7,13 +7,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ofproto::connection::{ConnectionKind, Session, Settings};
+use ofproto::connection::{ConnectionKind, DirectSend, Session, Settings};
 use openflow::stats::SwitchDesc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
 use super::lockstep::Lockstep;
-use super::{ControllerState, Peers, message_log};
+use super::{ControllerState, Peers, direct, message_log};
 use crate::config::desired::{Controller, ControllerKind};
 use crate::connections::Slot;
 use crate::turn;
@@ -27,10 +28,29 @@ const READS: u32 = 16;
 /// How long a peer may take to send its hello, and before that for the handshake of TLS.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// A stream of either family.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+/// A stream of any kind.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin {
+    /// Its peer, for other threads, where messages go as they are.
+    fn direct(&self) -> Option<Arc<dyn DirectSend>>;
+}
 
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+impl Stream for TcpStream {
+    fn direct(&self) -> Option<Arc<dyn DirectSend>> {
+        direct::socket(self)
+    }
+}
+
+impl Stream for UnixStream {
+    fn direct(&self) -> Option<Arc<dyn DirectSend>> {
+        direct::socket(self)
+    }
+}
+
+impl Stream for tls::Stream {
+    fn direct(&self) -> Option<Arc<dyn DirectSend>> {
+        None
+    }
+}
 
 /// Speaks OpenFlow until the connection ends. An error says why, in words. A peer that has been silent for the probe
 /// interval is sent an echo request; zero is never. `slot` is told what the peer does.
@@ -61,7 +81,10 @@ pub async fn run(
     session.set_waker(Arc::new(move || waker.notify_one()));
     session.set_tracer(message_log::tracer(name));
     let point = state.snoop_point.clone();
-    session.set_snoop(Box::new(move |message| point.copy(message)));
+    session.set_snoop(Arc::new(move |message| point.copy(message)));
+    if let Some(peer) = stream.direct() {
+        session.set_direct(peer);
+    }
     let mut counted = Counted { peers, kind, name, state, up: None };
     tracing::debug!("{}: connection opened", called(peers, name));
     let ended = pump(&mut stream, &mut session, &wake, name, &mut counted, slot).await;
@@ -168,7 +191,7 @@ async fn pump(
     let started = tokio::time::Instant::now();
     let mut progress = Progress::new(started);
     let mut known = (0, false);
-    let mut pace = Lockstep::default();
+    let mut pace = Lockstep::new();
     // Reads since there was nothing to read, or since packet-ins went all the same.
     let mut reads = 0;
     loop {
@@ -203,6 +226,7 @@ async fn pump(
             tell(slot, session, &mut known);
         }
         let reading = session.wants_input();
+        session.rest();
         tokio::select! {
             biased;
             () = tokio::time::sleep_until(started + HANDSHAKE), if session.version().is_none() => {

@@ -5,7 +5,10 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// How long the next request is awaited awake: longer than a peer that was asleep takes to wake and ask.
 const AWAKE: Duration = Duration::from_micros(100);
@@ -20,9 +23,17 @@ const BUSY: Duration = Duration::from_micros(200);
 /// first does not.
 const CROWDED: Duration = Duration::from_millis(100);
 
+/// Whether this process may use one core only: who asks next cannot run while this thread is awake.
+static HAS_ONE_CORE: LazyLock<bool> = LazyLock::new(|| {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(1).is_none()
+});
+
 /// What is known of a peer's pace.
 #[derive(Debug, Default)]
 pub struct Lockstep {
+    /// Nobody is awaited awake.
+    sleeps: bool,
     /// When the last request was answered.
     answered: Option<Instant>,
     /// Until when the next request is awaited awake.
@@ -32,12 +43,17 @@ pub struct Lockstep {
 }
 
 impl Lockstep {
+    /// Nothing is known.
+    pub fn new() -> Lockstep {
+        Lockstep { sleeps: *HAS_ONE_CORE, ..Lockstep::default() }
+    }
+
     /// A request came at `asked`, and the peer had the whole answer at `now`.
     pub fn answered(&mut self, asked: Instant, now: Instant) {
         let waits = self.answered.is_some_and(|at| asked.saturating_duration_since(at) < LOCKSTEP);
         let is_crowded = self.crowded_until.is_some_and(|until| now < until);
         self.answered = Some(now);
-        self.awake_until = (waits && !is_crowded).then(|| now + AWAKE);
+        self.awake_until = (waits && !is_crowded && !self.sleeps).then(|| now + AWAKE);
     }
 
     /// The others' turn took from `began` to `now`.
@@ -74,6 +90,16 @@ impl Lockstep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_awaited_awake_on_the_only_core() {
+        let (start, mut pace) = (Instant::now(), Lockstep { sleeps: true, ..Lockstep::default() });
+        for n in 0..9 {
+            let now = start + Duration::from_micros(20 * n);
+            pace.answered(now, now);
+            assert!(!pace.is_awake(now));
+        }
+    }
 
     #[test]
     fn a_peer_that_asks_again_at_once_is_awaited_awake() {

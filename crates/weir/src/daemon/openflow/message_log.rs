@@ -4,11 +4,12 @@
 //! together, unless the module's messages are not limited (`vlog/disable-rate-limit`). The text is only made of what is
 //! logged.
 
-use std::cell::RefCell;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use ofproto::connection::{Tracer, Traffic};
 use openflow::text::format_message;
+use parking_lot::Mutex;
 
 use crate::vlog::{self, Module};
 
@@ -19,15 +20,13 @@ const TARGET: &str = "vconn";
 const BURST: u32 = 600;
 const REFILL: Duration = Duration::from_secs(60);
 
-thread_local! {
-    /// All connections are served by one thread.
-    static BUDGET: RefCell<Budget> = RefCell::new(Budget::new(Instant::now()));
-}
+/// What all connections have together.
+static BUDGET: LazyLock<Mutex<Budget>> = LazyLock::new(|| Mutex::new(Budget::new(Instant::now())));
 
 /// Logs what happens on the connection with this name.
 pub fn tracer(name: &str) -> Tracer {
     let name = name.to_owned();
-    Box::new(move |traffic| {
+    Arc::new(move |traffic| {
         if tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
             log(&name, traffic);
         }
@@ -48,7 +47,7 @@ fn log(name: &str, traffic: Traffic<'_>) {
         }
     };
     if vlog::is_limited(Module::of_target(TARGET)) {
-        let Some(dropped) = BUDGET.with_borrow_mut(|budget| budget.take(Instant::now())) else { return };
+        let Some(dropped) = BUDGET.lock().take(Instant::now()) else { return };
         if dropped > 0 {
             tracing::debug!(target: TARGET, "Dropped {dropped} log messages due to excessive rate");
         }

@@ -8,6 +8,7 @@
 //! requests through [`SocketRequests`] and waits for the answers.
 //!
 //! - `connection`: one OpenFlow connection
+//! - `direct`: its socket, as threads that make packet-ins send to it
 //! - `controller`: controllers that Weir connects to
 //! - `in_band`: what a bridge needs to reach its controllers through itself
 //! - `listener`: listening sockets
@@ -37,6 +38,7 @@ use snoop::SnoopPoint;
 
 mod connection;
 mod controller;
+mod direct;
 mod in_band;
 mod listener;
 mod lockstep;
