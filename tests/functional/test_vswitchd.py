@@ -1,6 +1,7 @@
 """`weir vswitchd`: a real ovsdb-server and Debian's tools drive Weir in the place of ovs-vswitchd."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -487,3 +488,47 @@ def test_a_database_that_is_not_there_does_not_fill_the_log(ovs):
     assert "not logged" in attempts()[4]
     ovs.appctl("exit")
     assert p.wait(30) == 0
+
+
+def test_rows_that_several_bridges_have_are_written_once(ovs):
+    """Nothing forbids a port that two bridges have, or a bridge that is none any more. Each row has one writer: two would never end."""
+    ovs.start("--enable-dummy=override")
+    ovs.expect(r"could not|in bridge|Not adding Unix domain socket controller")
+    for n in range(3):
+        ovs.vsctl("add-br", f"br{n}", "--", "set", "bridge", f"br{n}", "datapath_type=dummy",
+                  "--", "add-port", f"br{n}", f"p{n}", "--", "set", "interface", f"p{n}", "type=dummy")
+    ovs.vsctl("add", "bridge", "br1", "ports", ovs.vsctl("get", "port", "p0", "_uuid"))
+    # An orphan: its collector set keeps it.
+    ovs.vsctl("--", "--id=@b", "get", "bridge", "br2", "--", "create", "Flow_Sample_Collector_Set", "id=1", "bridge=@b")
+    ovs.vsctl("add", "bridge", "br2", "ports", ovs.vsctl("get", "port", "p1", "_uuid"), "--", "remove", "open_vswitch", ".",
+              "bridges", ovs.vsctl("get", "bridge", "br2", "_uuid"))
+    # One controller of two bridges, of which one is connected at most.
+    ovs.vsctl("set-controller", "br0", f"punix:{ovs.dir}/br0.c")
+    ovs.vsctl("add", "bridge", "br1", "controller", ovs.vsctl("get", "bridge", "br0", "controller"))
+    facts = lambda: [ovs.vsctl("get", "interface", port, "ofport", "error") for port in ("p0", "p1")]
+    until(lambda: facts() == ["1\n[]", "1\n[]"], what="the ports")
+    size = lambda: (ovs.dir / "conf.db").stat().st_size
+    before = size()
+    for _ in range(30):
+        assert facts() == ["1\n[]", "1\n[]"]
+    # Statistics may have been written meanwhile.
+    assert size() < before + 50_000
+
+
+def test_a_port_is_there_whether_or_not_its_device_takes_what_is_asked(ovs):
+    ovs.start()
+    ovs.expect(r"cannot (set the MTU|change the Ethernet address)")
+    bridge = f"wb{os.getpid()}"
+    ovs.vsctl("add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev")
+    taps = [f"{bridge}{n}" for n in "ab"]
+    for tap in taps:
+        ovs.vsctl("add-port", bridge, tap, "--", "set", "interface", tap, "type=tap")
+    ovs.vsctl("set", "interface", taps[0], "mtu_request=65535")
+    ovs.vsctl("set", "interface", taps[1], 'mac="01:00:00:00:00:01"')
+    numbers = lambda: [ovs.vsctl("get", "interface", tap, "ofport") for tap in taps]
+    before = numbers()
+    assert "-1" not in before
+    ovs.kill(9)
+    ovs.start()
+    assert numbers() == before
+    assert ovs.vsctl("get", "interface", taps[1], "error") == "[]"

@@ -7,6 +7,17 @@ use openflow::{FlowRemoved, PacketIn, PortStatus, TableStatus};
 /// Wakes whoever drives a connection. Called from the bridge's threads; must not block.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
+/// Whom a change of a port is told: those whose version has words for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Every version.
+    All,
+    /// All but OpenFlow 1.0, which does not tell whether a port is live.
+    ButV1_0,
+    /// OpenFlow 1.0 alone, which tells of floods and of the spanning tree.
+    OnlyV1_0,
+}
+
 /// Takes the events of a bridge.
 ///
 /// Its methods are called from handler threads and from whoever changes the bridge, several at once, and never with a
@@ -19,8 +30,8 @@ pub trait Subscriber: Send + Sync {
     /// A flow with SEND_FLOW_REM was removed.
     fn flow_removed(&self, removed: &FlowRemoved);
 
-    /// A port was added, removed or changed. `only_live`: nothing but whether it is live, which OpenFlow 1.0 does not tell.
-    fn port_status(&self, status: &PortStatus, only_live: bool);
+    /// A port was added, removed or changed.
+    fn port_status(&self, status: &PortStatus, audience: Audience);
 
     /// A table has become full, or no longer is.
     fn table_status(&self, status: &TableStatus) {

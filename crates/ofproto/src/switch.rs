@@ -542,7 +542,7 @@ impl Switch {
     pub(crate) fn port_status(&self, bridge: BridgeId, reason: PortReason, port: &PortState) {
         let status = PortStatus { reason, desc: port.describe() };
         for subscriber in self.subscribers(bridge) {
-            subscriber.port_status(&status, false);
+            subscriber.port_status(&status, crate::events::Audience::All);
         }
     }
 

@@ -15,7 +15,7 @@ use packet::{Clock, Field, Key, Packet};
 use parking_lot::Mutex;
 use protocols::spanning_tree::Protocol;
 
-use crate::events::{PacketInEvent, Subscriber};
+use crate::events::{Audience, PacketInEvent, Subscriber};
 use crate::model::config::{BridgeConfig, Controllers, FailMode};
 use crate::model::mac::MacKey;
 use crate::model::mac_batch::MacBatch;
@@ -39,7 +39,7 @@ impl Subscriber for Recorder {
     fn flow_removed(&self, removed: &FlowRemoved) {
         self.removed.lock().push(removed.clone());
     }
-    fn port_status(&self, status: &PortStatus, _: bool) {
+    fn port_status(&self, status: &PortStatus, _: Audience) {
         self.ports.lock().push(status.clone());
     }
 }
@@ -336,6 +336,54 @@ fn learning_makes_a_flow() {
     let learnt = flows.iter().find(|flow| flow.table == TableId(1)).expect("the flow was learnt");
     assert_eq!(learnt.matching.exact(Field::DlDst), Some(0x0200_0000_0001));
     assert_eq!(learnt.instructions.apply, [Action::output(OfPort(1))]);
+}
+
+/// What table 1 has learnt from a packet that came in at port 2, by `learn` with these matches.
+fn learnt_matches(matches: &[(LearnSrc, Subfield)]) -> Vec<Match> {
+    let (bed, _) = bed(3);
+    let specs = matches.iter().map(|(src, dst)| {
+        let n_bits = dst.n_bits;
+        LearnSpec { n_bits, src: src.clone(), dst: LearnDst::Match(*dst) }
+    });
+    let Action::Learn(mut learn) = learn_three(false) else { panic!() };
+    (learn.limit, learn.result_dst, learn.specs) = (0, None, specs.collect());
+    bed.add_flow(0, 10, Match::any(), vec![Action::Learn(learn)]);
+    bed.receive(OfPort(2), &udp());
+    let flows = bed.bridge.flow_stats(&all_flows()).unwrap();
+    flows.into_iter().filter(|flow| flow.table == TableId(1)).map(|flow| flow.matching).collect()
+}
+
+/// The port of a learnt flow is matched as one of a flow that was added: clients see it, and find the flow by it.
+#[test]
+fn a_port_that_is_learnt_is_matched_whole() {
+    let whole = Subfield::whole(Field::InPort);
+    for (src, port) in [(LearnSrc::Field(whole), OfPort(2)), (LearnSrc::Immediate(0xfffe), OfPort::LOCAL)] {
+        let mut wanted = Match::any();
+        wanted.set_in_port(port);
+        assert_eq!(learnt_matches(&[(src, whole)]), [wanted]);
+    }
+}
+
+/// As in OVS: no message could tell of such a match.
+#[test]
+fn a_part_of_what_is_matched_as_a_whole_is_not_learnt() {
+    let ip = (LearnSrc::Immediate(0x0800), Subfield::whole(Field::DlType));
+    for field in [Field::NwTtl, Field::NwProto, Field::IpDscp, Field::NwEcn, Field::InPort] {
+        let part = (LearnSrc::Immediate(1), Subfield::new(field, 0, 1).unwrap());
+        let mut wanted = Match::any();
+        wanted.set(Field::DlType, 0x0800);
+        assert_eq!(learnt_matches(&[ip.clone(), part]), [wanted], "{field:?}");
+    }
+}
+
+#[test]
+fn bits_that_are_learnt_twice_are_what_the_later_one_says() {
+    let part = |ofs, n_bits| Subfield::new(Field::Reg4, ofs, n_bits).unwrap();
+    let [learnt] = &learnt_matches(&[(LearnSrc::Immediate(5), part(3, 7)), (LearnSrc::Immediate(2), part(0, 8))])[..]
+    else {
+        panic!()
+    };
+    assert_eq!(learnt.get(Field::Reg4), (2, 0x3ff));
 }
 
 /// Learns the source address into table 1, three of them at most, and says in reg0 whether it has.

@@ -196,18 +196,19 @@ impl TunValue {
         Some((right_aligned(&self.value), mask.map_or_else(exact, right_aligned)))
     }
 
-    /// Adds the bits of another value of the same field.
+    /// Adds the bits of another value of the same field, which count where both have some.
     pub fn merge(&mut self, other: &TunValue) {
         let Some(mask) = &self.mask else { return };
         let Some(other_mask) = &other.mask else {
             *self = other.clone();
             return;
         };
-        let or = |a: &[u8], b: &[u8]| {
+        let over = right_aligned(other_mask);
+        let join = |a: &[u8], b: &[u8]| {
             let (a, b) = (right_aligned(a), right_aligned(b));
-            Bits::from_bytes(&std::array::from_fn::<u8, MAX_LEN, _>(|i| a[i] | b[i]))
+            Bits::from_bytes(&std::array::from_fn::<u8, MAX_LEN, _>(|i| a[i] & !over[i] | b[i]))
         };
-        *self = TunValue::masked(self.index, &or(&self.value, &other.value), &or(mask, other_mask));
+        *self = TunValue::masked(self.index, &join(&self.value, &other.value), &join(mask, other_mask));
     }
 }
 

@@ -69,12 +69,7 @@ impl Tap {
         let fds = (0..queues).map(|_| attach(port, queues > 1).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
         let offloads = set_offloads(port, &fds[0])?;
         let interface = Interface::open(port)?;
-        if let Some(mac) = spec.mac {
-            interface.set_mac(mac)?;
-        }
-        if let Some(mtu) = spec.mtu {
-            interface.set_mtu(mtu)?;
-        }
+        interface.set_as_asked(port, spec.mac, spec.mtu);
         // It stays down until an administrator sets it up, as in OVS: until then the host has no part in what
         // the bridge floods, and no address on it.
         let mtu = Arc::new(AtomicU32::new(interface.known().mtu));

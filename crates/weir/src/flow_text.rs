@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ofproto::Bridge;
+use openflow::codec::{DecodeOptions, encode};
 use openflow::text::{self, PortNames};
-use openflow::{FlowMod, FlowModCommand};
+use openflow::{Body, FlowMod, FlowModCommand, Message, Version};
+
+/// Of a flow for which no message has room.
+pub const TOO_LONG: &str = "it is too long for a message of OpenFlow, which has at most 65535 bytes";
 
 /// Names of ports.
 #[derive(Debug, Default)]
@@ -56,8 +60,14 @@ pub fn parse(text: &str, command: FlowModCommand, bridge: &Bridge) -> Result<Flo
     }
 }
 
-/// Checks the syntax of a flow that is to be added to a bridge whose ports are called `ports`.
-pub fn check<'a>(text: &str, ports: impl Iterator<Item = &'a str>) -> Result<(), text::Error> {
-    let names: Names = (1..).zip(ports.map(str::to_owned)).collect();
-    text::parse_flow_mod(FlowModCommand::Add, text, &names).map(drop)
+/// Whether a message of OpenFlow has room for a flow-mod: otherwise no client could have sent it, nor would any be told of the flow.
+pub fn fits(change: &FlowMod) -> bool {
+    let message = Message::new(Version::V1_5, 0, Body::FlowMod(Box::new(change.clone())));
+    encode(&message, DecodeOptions::default()).is_ok()
+}
+
+/// Checks a flow that is to be added to a bridge whose ports have these names.
+pub fn check(text: &str, names: &Names) -> Result<(), String> {
+    let change = text::parse_flow_mod(FlowModCommand::Add, text, names).map_err(|error| error.to_string())?;
+    if fits(&change) { Ok(()) } else { Err(TOO_LONG.into()) }
 }

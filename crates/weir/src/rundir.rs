@@ -45,10 +45,12 @@ impl Rundir {
     /// The control socket of the process that the program's pidfile names.
     pub fn running_control_socket(&self, program: &str) -> Result<PathBuf, Error> {
         let path = self.file(&format!("{program}.pid"));
-        let text = std::fs::read_to_string(&path).map_err(|source| Error::NoPidfile { path: path.clone(), source })?;
-        match text.trim().parse() {
-            Ok(pid) => Ok(self.control_socket(program, pid)),
-            Err(_) => Err(Error::BadPidfile { path }),
+        // Whatever else bears its name may never end, or keep who reads it.
+        let read = ports::files::read_regular(&path, MAX_PIDFILE);
+        let bytes = read.map_err(|source| Error::NoPidfile { path: path.clone(), source })?;
+        match std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()) {
+            Some(pid) => Ok(self.control_socket(program, pid)),
+            None => Err(Error::BadPidfile { path }),
         }
     }
 }

@@ -12,7 +12,7 @@ use ports::{Closed, Port};
 
 use super::Bridge;
 use crate::error::Error;
-use crate::events::SubscriptionId;
+use crate::events::{Audience, SubscriptionId};
 use crate::model::forwarding::{BridgeState, Forwarding, PatchCounters, PortState};
 use crate::model::port::{Device, PortInfo, PortSpec};
 use crate::model::spanning_tree::PortTree;
@@ -512,12 +512,12 @@ impl Bridge {
         };
         if !statuses.is_empty() {
             for subscriber in self.switch.subscribers_but(self.id, but) {
-                statuses.iter().for_each(|step| subscriber.port_status(&step.status, step.only_live));
+                statuses.iter().for_each(|step| subscriber.port_status(&step.status, step.audience));
             }
             // As in OVS, who has changed the configuration hears of the link, which it cannot know.
             if let Some(subscriber) = but.and_then(|but| self.switch.subscriber(but)) {
                 let states = statuses.iter().filter(|step| !step.same_state);
-                states.for_each(|step| subscriber.port_status(&step.status, step.only_live));
+                states.for_each(|step| subscriber.port_status(&step.status, step.audience));
             }
         }
         self.switch.notify();
@@ -527,8 +527,7 @@ impl Bridge {
 /// What is told of a port at a time.
 struct Step {
     status: PortStatus,
-    /// Nothing else has changed than that it is live.
-    only_live: bool,
+    audience: Audience,
     /// Its state has not changed.
     same_state: bool,
 }
@@ -540,8 +539,9 @@ fn in_steps(reason: PortReason, before: Option<&PortDesc>, desc: PortDesc) -> Ve
     let mut steps = Vec::new();
     let mut last = before.cloned();
     let mut first = |same_state: bool, desc: PortDesc| {
+        let audience = last.as_ref().map_or(Audience::All, |last| audience(last, &desc));
         last = Some(desc.clone());
-        steps.push(Step { status: PortStatus { reason, desc }, only_live: false, same_state });
+        steps.push(Step { status: PortStatus { reason, desc }, audience, same_state });
     };
     match before {
         _ if reason == PortReason::Add => first(false, PortDesc { state: not_live(desc.state), ..desc.clone() }),
@@ -551,12 +551,25 @@ fn in_steps(reason: PortReason, before: Option<&PortDesc>, desc: PortDesc) -> Ve
         _ => {}
     }
     if last.as_ref() != Some(&desc) {
-        let without = |desc: &PortDesc| PortDesc { state: not_live(desc.state), ..desc.clone() };
-        let only_live = last.as_ref().is_some_and(|last| without(last) == without(&desc));
+        let audience = last.as_ref().map_or(Audience::All, |last| audience(last, &desc));
         let same_state = last.as_ref().is_some_and(|last| last.state == desc.state);
-        steps.push(Step { status: PortStatus { reason: PortReason::Modify, desc }, only_live, same_state });
+        steps.push(Step { status: PortStatus { reason: PortReason::Modify, desc }, audience, same_state });
     }
     steps
+}
+
+/// Who can be told of a change.
+fn audience(before: &PortDesc, after: &PortDesc) -> Audience {
+    let not_live = |desc: &PortDesc| PortDesc { state: desc.state - OfPortState::LIVE, ..desc.clone() };
+    let only_v1_0 = PortConfig::NO_STP | PortConfig::NO_RECV_STP | PortConfig::NO_FLOOD;
+    let later = |desc: &PortDesc| PortDesc { config: desc.config - only_v1_0, ..desc.clone() };
+    if not_live(before) == not_live(after) {
+        Audience::ButV1_0
+    } else if later(before) == later(after) {
+        Audience::OnlyV1_0
+    } else {
+        Audience::All
+    }
 }
 
 fn info(state: &PortState, forwarding: &Forwarding) -> PortInfo {

@@ -23,7 +23,7 @@ use super::event_memory::{EventMemory, Holder};
 use super::flow_monitors::FlowMonitors;
 use super::packet_ins::{PacketInLimit, PacketIns};
 use super::roles::{Member, RoleListener, Roles};
-use crate::events::{ForwardedRequest, PacketInEvent, Subscriber, Waker};
+use crate::events::{Audience, ForwardedRequest, PacketInEvent, Subscriber, Waker};
 use crate::model::flow_changes::{FlowChanges, FlowWatcher};
 
 /// Most other events that wait.
@@ -221,7 +221,8 @@ impl Mailbox {
         self.queue.lock().packet_ins.iter().filter_map(PacketIns::due).min()
     }
 
-    /// Index into the pairs of an [`AsyncConfig`].
+    /// Index into the pairs of an [`AsyncConfig`]. To be asked with the queue locked: once a role has changed and what waits is sent, nothing
+    /// comes any more that was for the old one.
     fn side(&self) -> usize {
         usize::from(self.roles.role(self.member) == Role::Secondary)
     }
@@ -385,7 +386,6 @@ fn next(number: &mut u64) -> u64 {
 
 impl Subscriber for Mailbox {
     fn packet_in(&self, event: &PacketInEvent) {
-        let side = self.side();
         let reason = |i: &Interest| match event.packet_in.reason {
             // OVS's own reason for a miss without a table-miss flow is filtered by the bit of a plain miss.
             PacketInReason::ImplicitMiss => PacketInReason::NoMatch,
@@ -394,7 +394,7 @@ impl Subscriber for Mailbox {
             reason => reason,
         };
         let wanted = |i: &Interest| {
-            i.config.packet_in[side] >> reason(i) as u32 & 1 != 0
+            i.config.packet_in[self.side()] >> reason(i) as u32 & 1 != 0
                 && event.controller_id == i.controller_id
                 && (i.implicit_misses || !event.implicit_miss)
         };
@@ -402,30 +402,30 @@ impl Subscriber for Mailbox {
     }
 
     fn flow_removed(&self, removed: &FlowRemoved) {
-        let side = self.side();
-        let wanted = |i: &Interest| i.config.flow_removed[side] >> removed.reason as u32 & 1 != 0;
+        let wanted = |i: &Interest| i.config.flow_removed[self.side()] >> removed.reason as u32 & 1 != 0;
         self.post(wanted, |_| Event::FlowRemoved(removed.clone()));
     }
 
-    fn port_status(&self, status: &PortStatus, only_live: bool) {
-        let side = self.side();
-        let says_nothing = |i: &Interest| only_live && i.version == Some(Version::V1_0);
-        let wanted = |i: &Interest| i.config.port_status[side] >> status.reason as u32 & 1 != 0 && !says_nothing(i);
+    fn port_status(&self, status: &PortStatus, audience: Audience) {
+        let hears = |i: &Interest| match audience {
+            Audience::All => true,
+            Audience::ButV1_0 => i.version != Some(Version::V1_0),
+            Audience::OnlyV1_0 => i.version == Some(Version::V1_0),
+        };
+        let wanted = |i: &Interest| i.config.port_status[self.side()] >> status.reason as u32 & 1 != 0 && hears(i);
         self.post(wanted, |_| Event::PortStatus(status.clone()));
     }
 
     fn table_status(&self, status: &TableStatus) {
-        let side = self.side();
         let knows = |i: &Interest| i.version >= Some(Version::V1_4);
-        let wanted = |i: &Interest| i.config.table_status[side] >> status.reason as u32 & 1 != 0 && knows(i);
+        let wanted = |i: &Interest| i.config.table_status[self.side()] >> status.reason as u32 & 1 != 0 && knows(i);
         self.post(wanted, |_| Event::TableStatus(*status));
     }
 
     fn request_forward(&self, request: &ForwardedRequest) {
-        let side = self.side();
         // Meters came with OpenFlow 1.3.
         let knows = |i: &Interest| request.reason == 0 || i.version >= Some(Version::V1_3);
-        let wanted = |i: &Interest| i.config.requestforward[side] >> request.reason & 1 != 0 && knows(i);
+        let wanted = |i: &Interest| i.config.requestforward[self.side()] >> request.reason & 1 != 0 && knows(i);
         self.post(wanted, |_| Event::RequestForward(request.bytes.clone()));
     }
 }

@@ -307,10 +307,11 @@ impl Session {
 
     /// Takes what was received, and answers.
     pub fn receive(&mut self, bytes: &[u8], now: Time) {
-        if self.closed.is_some() {
+        self.rise();
+        if self.closed.is_some() || self.mailbox.has_overflown() {
+            // Part of a message may be missing.
             return;
         }
-        self.rise();
         self.input.extend_from_slice(bytes);
         self.process(now);
         self.mailbox.set_output(self.output.len());
@@ -702,6 +703,13 @@ impl Session {
 
     fn update_interest(&self) {
         self.mailbox.set_interest(self.interest());
+    }
+
+    /// The same of a connection that has got events. Those that wait were for what it wanted before, so they go before the answer to
+    /// whatever it asks next.
+    fn change_interest(&mut self) {
+        self.update_interest();
+        self.send_all_events(self.last_heard);
     }
 
     /// A role request.

@@ -48,7 +48,11 @@ impl Session {
                 self.send_all_events(self.last_heard);
                 Body::BarrierReply
             }
-            Body::RoleRequest(request) => self.change_role(request, dialect)?,
+            Body::RoleRequest(request) => {
+                let reply = self.change_role(request, dialect)?;
+                self.send_all_events(self.last_heard);
+                reply
+            }
             Body::TlvTableRequest => Body::TlvTableReply(self.bridge.tlv_table()),
             Body::GetAsyncRequest => Body::GetAsyncReply(told_async(version, self.async_config)),
             Body::MultipartRequest { more, request } => {
@@ -96,7 +100,7 @@ impl Session {
                 if self.miss_send_len == 0 {
                     self.miss_send_len = DEFAULT_MISS_SEND_LEN;
                 }
-                self.update_interest();
+                self.change_interest();
             }
             Body::SetFlowFormat(format) => self.flow_format = format,
             Body::FlowModTableId(set) => self.options.flow_mod_table_id = set,
@@ -104,7 +108,7 @@ impl Session {
             Body::SetPacketInFormat(format) => self.packet_in_format = format,
             Body::SetControllerId(id) => {
                 self.controller_id = id;
-                self.update_interest();
+                self.change_interest();
             }
             Body::Error(e) => {
                 tracing::info!("bridge {}: the controller reports {}", self.bridge.name(), e.error);

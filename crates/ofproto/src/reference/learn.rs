@@ -2,7 +2,8 @@
 
 use openflow::action::{Learn, LearnDst, LearnSrc};
 use openflow::{Action, Cookie, Instructions, Match, OfPort, Subfield};
-use packet::Time;
+use packet::flow::field::Maskable;
+use packet::{Field, Time};
 
 use super::{PacketInFlight, Pass, RefRule, Reference};
 
@@ -43,7 +44,13 @@ impl Reference {
                 LearnDst::Match(dst) => {
                     let dst = dst.in_key().unwrap();
                     let (old, mask) = matching.get(dst.field);
-                    matching.set_masked(dst.field, old | value << dst.ofs, mask | dst.mask());
+                    let (value, mask) = (old & !dst.mask() | value << dst.ofs, mask | dst.mask());
+                    let info = dst.field.info();
+                    if dst.field == Field::InPort && mask == 0xffff {
+                        matching.set_in_port(OfPort::from_u16(value as u16));
+                    } else if info.maskable == Maskable::Bitwise || mask == info.max() {
+                        matching.set_masked(dst.field, value, mask);
+                    }
                 }
                 LearnDst::Load(dst) => actions.extend((0..dst.n_bits).step_by(64).map(|at| {
                     let n_bits = (dst.n_bits - at).min(64);

@@ -365,7 +365,7 @@ impl crate::events::Subscriber for Recorder {
         self.0.lock().push(event.packet_in.clone());
     }
     fn flow_removed(&self, _: &openflow::FlowRemoved) {}
-    fn port_status(&self, _: &openflow::PortStatus, _: bool) {}
+    fn port_status(&self, _: &openflow::PortStatus, _: crate::events::Audience) {}
 }
 
 #[test]

@@ -303,5 +303,5 @@ impl Subscriber for Recorder {
         self.0.lock().push(event.clone());
     }
     fn flow_removed(&self, _: &FlowRemoved) {}
-    fn port_status(&self, _: &PortStatus, _: bool) {}
+    fn port_status(&self, _: &PortStatus, _: crate::events::Audience) {}
 }

@@ -3,9 +3,13 @@
 use std::collections::HashSet;
 
 use openflow::action::{Learn, LearnDst, LearnSrc};
+use openflow::matching::KeyPart;
 use openflow::{
     Action, AnyField, Bits, FlowMod, FlowModCommand, Instructions, Match, OfPort, Subfield, TableId, TunValue,
 };
+
+use packet::Field;
+use packet::flow::field::Maskable;
 
 use super::{Ctx, limits};
 use crate::model::forwarding::{BridgeId, BridgeState};
@@ -101,10 +105,7 @@ impl Ctx<'_, '_> {
                     (AnyField::Tun(field), _) => {
                         matching.add_tun(TunValue::part(field.index, dst.ofs, dst.n_bits, &value));
                     }
-                    (AnyField::Key(field), Some(part)) => {
-                        let (old, mask) = matching.get(field);
-                        matching.set_masked(field, old | part.place(value.low()), mask | part.mask());
-                    }
+                    (AnyField::Key(_), Some(part)) => add_part(&mut matching, part, value.low()),
                     (AnyField::Key(_), None) => {}
                 },
                 LearnDst::Load(dst) => actions.extend(loads(*dst, &value)),
@@ -173,6 +174,20 @@ impl Ctx<'_, '_> {
             self.learnt.push(flow);
         }
         true
+    }
+}
+
+/// Adds to a match what the bits of a field are to be, in place of what they were to be. As in OVS, a part of a field that can only be matched
+/// as a whole is left out.
+fn add_part(matching: &mut Match, part: KeyPart, value: u128) {
+    let info = part.field.info();
+    let (old, mask) = matching.get(part.field);
+    let (value, mask) = (old & !part.mask() | part.place(value), mask | part.mask());
+    match part.field {
+        _ if info.maskable == Maskable::No && mask != info.max() => {}
+        // Ports have 32 bits in a match.
+        Field::InPort => matching.set_in_port(OfPort::from_u16(value as u16)),
+        field => matching.set_masked(field, value, mask),
     }
 }
 

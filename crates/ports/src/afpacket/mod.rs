@@ -118,16 +118,13 @@ impl AfPacket {
         if facts.hardware != libc::ARPHRD_ETHER && !facts.loopback {
             return Err(Error::Unsupported { port: port.into(), what: "an interface that is not Ethernet" });
         }
-        if let Some(mtu) = spec.mtu.filter(|&mtu| mtu != facts.mtu) {
-            interface.set_mtu(mtu)?;
-        }
-        if let Some(mac) = spec.mac.filter(|&mac| mac != facts.mac) {
-            interface.set_mac(mac)?;
-        }
+        let mtu = spec.mtu.filter(|&mtu| mtu != facts.mtu);
+        interface.set_as_asked(port, spec.mac.filter(|&mac| mac != facts.mac), mtu);
+        let facts = interface.known();
         let shared = Arc::new(Netdev {
             name: port.into(),
             ifindex: interface.index(),
-            mtu: AtomicU32::new(spec.mtu.unwrap_or(facts.mtu)),
+            mtu: AtomicU32::new(facts.mtu),
             has_classes: AtomicBool::new(false),
         });
         let queues = options.number("n_rxq").unwrap_or(1) as usize;

@@ -215,6 +215,15 @@ impl Interface {
         self.change("change the Ethernet address", |netlink, index| netlink.set_mac(index, mac))
     }
 
+    /// Gives the interface the address and the MTU that its port is to have. As in OVS, a port is there whether its device takes them or not.
+    pub fn set_as_asked(&self, port: &str, mac: Option<Mac>, mtu: Option<u32>) {
+        let mac = mac.map_or(Ok(()), |mac| self.set_mac(mac));
+        let mtu = mtu.map_or(Ok(()), |mtu| self.set_mtu(mtu));
+        for refused in [mac, mtu].into_iter().filter_map(Result::err) {
+            tracing::warn!(target: "netdev", "{port}: {refused}");
+        }
+    }
+
     fn change(
         &self,
         what: &str,

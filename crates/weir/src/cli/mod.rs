@@ -61,7 +61,10 @@ fn run_command() -> ExitCode {
         }
         None => {}
     }
-    let args = Args::parse_from(extcap::with_command(std::env::args_os().collect()));
+    let args = match Args::try_parse_from(extcap::with_command(std::env::args_os().collect())) {
+        Ok(args) => args,
+        Err(said) => return say(&said),
+    };
     // As diff(1): 1 says that there is a difference.
     let failure = if matches!(args.command, CliCommand::Diff { .. }) { ExitCode::from(2) } else { ExitCode::FAILURE };
     match dispatch(args) {
@@ -188,8 +191,9 @@ fn dispatch(args: Args) -> Result<(), Error> {
         CliCommand::Version => version(args.json),
         CliCommand::Manual { directory } => Ok(manual::write(&directory)?),
         CliCommand::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "weir", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "weir", &mut script);
+            print(&String::from_utf8_lossy(&script))
         }
     }
 }
@@ -308,6 +312,17 @@ fn version(json: bool) -> Result<(), Error> {
 /// Text for standard output: names and words of others command no terminal.
 fn shown(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { printable_lines(text).into() } else { text.into() }
+}
+
+/// Says what is wrong with the command line, or what was asked for about it (`--help`, `--version`).
+fn say(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Err(e) if !said.use_stderr() && e.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("weir: cannot write: {e}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
+    }
 }
 
 /// Prints text with a line feed at its end. A reader that has seen enough (`weir flows | head`) is no

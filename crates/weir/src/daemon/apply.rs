@@ -493,14 +493,12 @@ impl LiveSwitch {
         }
         // If the device has gone, the one that replaces it is opened with these settings.
         let Some(device) = info.device.filter(|device| !device.is_gone()) else { return Ok(()) };
-        if let Some(mtu) = interface.mtu_request {
-            device.set_mtu(mtu).map_err(|e| e.to_string())?;
-        }
-        if let Some(mac) = interface.mac {
-            device.set_mac(mac).map_err(|e| e.to_string())?;
-        }
+        // What the device refuses of these is told, and costs nothing else.
+        let mtu = interface.mtu_request.map_or(Ok(()), |mtu| device.set_mtu(mtu));
+        let mac = interface.mac.map_or(Ok(()), |mac| device.set_mac(mac));
+        let taken = mtu.and(mac).map_err(|e| e.to_string());
         set_qos(&*device, interface.qos.as_ref());
-        match info.dp_port {
+        let done = match info.dp_port {
             Some(port) => {
                 self.engine.datapath.refresh_port(port).map_err(|e| e.to_string())?;
                 let shaper = interface.qos.as_ref().and_then(|qos| shaping::limits(&*device, qos));
@@ -508,7 +506,8 @@ impl LiveSwitch {
                 self.set_queues(port, interface)
             }
             None => Ok(()),
-        }
+        };
+        done.and(taken)
     }
 
     fn set_patch(&self, bridge: &ofproto::Bridge, port: OfPort, name: &str, interface: &Interface) -> StepResult {

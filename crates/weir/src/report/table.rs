@@ -1,5 +1,7 @@
 //! Plain tables: columns as wide as they need to be, two spaces between them.
 
+use crate::printable::printable;
+
 /// A table that is being filled.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -16,9 +18,9 @@ impl Table {
         Table { rows: vec![names], right }
     }
 
-    /// Adds a row.
+    /// Adds a row. Names can have line feeds in them, which are no ends of rows.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
 
     /// The lines, each after `indent`.

@@ -6,6 +6,8 @@ use ofproto::whatif::MOST_CHANGES;
 use openflow::text::{PortNames, parse_flow_mod_line};
 use openflow::{FlowMod, FlowModCommand};
 
+use crate::flow_text;
+
 /// Longest file, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 
@@ -36,6 +38,9 @@ pub fn parse(path: &str, text: &str, names: &dyn PortNames, adds_only: bool) -> 
         if adds_only && change.command != FlowModCommand::Add {
             return Err(format!("{path}:{number}: with --replace, a line is a flow that is to be there"));
         }
+        if !flow_text::fits(&change) {
+            return Err(format!("{path}:{number}: {}", flow_text::TOO_LONG));
+        }
         if changes.len() == MOST_CHANGES {
             return Err(format!("{path}:{number}: more than {MOST_CHANGES} flows"));
         }
@@ -61,6 +66,14 @@ mod tests {
         let error = parse("f", text, &NoNames, true).unwrap_err();
         assert_eq!(error, "f:4: with --replace, a line is a flow that is to be there");
         assert!(parse("f", "udp,actions=drop\nnonsense\n", &NoNames, false).unwrap_err().starts_with("f:2: "));
+    }
+
+    #[test]
+    fn a_flow_that_no_message_has_room_for_is_refused() {
+        let flow = |n| format!("udp,actions=drop\npriority=7,actions={}\n", vec!["resubmit(,1)"; n].join(","));
+        assert_eq!(parse("f", &flow(4000), &NoNames, false).unwrap().len(), 2);
+        let error = parse("f", &flow(8000), &NoNames, false).unwrap_err();
+        assert_eq!(error, "f:2: it is too long for a message of OpenFlow, which has at most 65535 bytes");
     }
 
     #[test]

@@ -179,3 +179,50 @@ fn reasons_of_later_versions_go_with_an_actions() {
         assert_eq!(config.packet_in[0], 1 << PacketInReason::Action as u32, "{version}");
     }
 }
+
+/// What waited when a controller says that it wants no more packets comes before the answer, and none behind it.
+#[test]
+fn nothing_of_before_comes_behind_a_change_of_what_is_wanted() {
+    let bridge = bridge();
+    let nothing = AsyncChange { packet_in: [Some(0), Some(0)], ..AsyncChange::default() };
+    let secondary = Body::RoleRequest(RoleMsg { role: Role::Secondary, generation_id: Some(1) });
+    for change in [secondary, Body::SetAsync(nothing), Body::SetControllerId(7)] {
+        let s = &mut session(&bridge, ConnectionKind::Controller, Version::V1_3);
+        s.hold_packet_ins(true);
+        s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+        s.mailbox.packet_in(&packet_in(PacketInReason::NoMatch));
+        let told = tell(s, change.clone());
+        let are_packets: Vec<_> = told.iter().map(|m| matches!(m.body, Body::PacketIn(_))).collect();
+        assert!(are_packets.starts_with(&[true, true]) && !are_packets[2..].contains(&true), "{change:?}: {told:?}");
+        s.mailbox.packet_in(&packet_in(PacketInReason::Action));
+        s.hold_packet_ins(false);
+        let told = tell(s, Body::EchoRequest(Vec::new()));
+        assert!(matches!(told[..], [Message { body: Body::EchoReply(_), .. }]), "{change:?}: {told:?}");
+    }
+}
+
+/// Versions hear of what they have words for.
+#[test]
+fn a_change_that_a_version_cannot_tell_is_not_told() {
+    let bridge = bridge();
+    let port = add_port(&bridge, "p1");
+    let sessions = [Version::V1_0, Version::V1_1, Version::V1_3, Version::V1_4, Version::V1_5];
+    let mut sessions = sessions.map(|version| session(&bridge, ConnectionKind::Controller, version));
+    let hw_addr = bridge.port_descs(port)[0].hw_addr;
+    for (bit, only_v1_0) in [
+        (PortConfig::NO_FLOOD, true),
+        (PortConfig::NO_STP, true),
+        (PortConfig::NO_RECV_STP, true),
+        (PortConfig::NO_PACKET_IN, false),
+        (PortConfig::NO_FWD, false),
+    ] {
+        let change = PortMod { port, hw_addr, config: bit, mask: bit, advertise: PortFeatures::default() };
+        bridge.port_mod(&change).unwrap();
+        for s in &mut sessions {
+            s.poll(START);
+            let told = heard(s);
+            let wants = usize::from(!only_v1_0 || s.version() == Some(Version::V1_0));
+            assert_eq!(told.len(), wants, "{bit:?} {:?}: {told:?}", s.version());
+        }
+    }
+}

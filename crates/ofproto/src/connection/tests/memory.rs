@@ -331,7 +331,7 @@ fn a_connection_has_no_more_than_so_many_bundles() {
         let body = bundle_add(s, id, id);
         let message = encode(&Message::new(Version::V1_4, 77, body), s.options).unwrap();
         s.receive(&message, if id < 100 { second } else { START });
-        assert_eq!(s.output(), []);
+        assert!(s.output().is_empty());
     });
     let idle = s.bridge.bundle_idle();
     assert_eq!(s.bundles.next_expiry(idle), Some(START + idle));

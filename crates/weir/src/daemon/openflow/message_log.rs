@@ -23,11 +23,16 @@ const REFILL: Duration = Duration::from_secs(60);
 /// What all connections have together.
 static BUDGET: LazyLock<Mutex<Budget>> = LazyLock::new(|| Mutex::new(Budget::new(Instant::now())));
 
+/// Whether messages are logged.
+pub fn is_on() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
+}
+
 /// Logs what happens on the connection with this name.
 pub fn tracer(name: &str) -> Tracer {
     let name = name.to_owned();
     Arc::new(move |traffic| {
-        if tracing::enabled!(target: TARGET, tracing::Level::DEBUG) {
+        if is_on() {
             log(&name, traffic);
         }
     })

@@ -505,7 +505,8 @@ impl DatabaseState {
             ofport_request: row.integer("ofport_request").and_then(|n| u16::try_from(n).ok()),
             last_ofport: LastNumber(row.integer("ofport").and_then(valid_ofport)),
             mtu_request: row.integer("mtu_request").and_then(|n| u32::try_from(n).ok()),
-            mac: row.string("mac").and_then(parse_mac),
+            // As in OVS, an address of several stations is none.
+            mac: row.string("mac").and_then(parse_mac).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]),
             rx_affinity: self.affinity(row, name),
             steers_by_hash: self.steers_by_hash(row, name),
             // Of the port's, not its own.

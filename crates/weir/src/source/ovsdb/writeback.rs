@@ -1,12 +1,12 @@
 //! Writes to the database what runs: only the columns that differ from what it holds.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use datapath::DropReason;
 use ofproto::PortInfo;
 use openflow::{OfPort, PortStats, Role};
 use ovsdb::transaction::Values;
-use ovsdb::{Atom, Datum, Replica, Row, Transaction};
+use ovsdb::{Atom, Datum, Replica, Row, Transaction, Uuid};
 use packet::Time;
 use ports::{dpdk, registry};
 
@@ -50,14 +50,32 @@ pub async fn transaction(
 ) -> Transaction {
     let failed = running.failed.iter().map(|failed| ((failed.bridge.as_str(), failed.name.as_str()), failed)).collect();
     let bridges = running.switch.bridges().into_iter().map(|bridge| (bridge.name().to_owned(), bridge)).collect();
-    let mut writer = Writer { replica, state, running, now, extent, bridges, failed, out: Transaction::new() };
+    let (written, out) = (HashSet::new(), Transaction::new());
+    let mut writer = Writer { replica, state, running, now, extent, bridges, failed, written, out };
     let mut steps = turn::begin().await;
     writer.root();
     writer.datapaths();
-    for row in replica.rows("Bridge") {
-        writer.bridge(row, &mut steps).await;
+    // A bridge that other tables still refer to is none.
+    let listed = replica.rows("Open_vSwitch").next().into_iter().flat_map(|root| root.references("bridges"));
+    let listed: Vec<_> = listed.filter_map(|uuid| replica.row("Bridge", uuid)).collect();
+    for row in &listed {
+        writer.bridge(row);
+    }
+    for what in [Ports::There, Ports::Missing] {
+        for row in &listed {
+            writer.ports(row, what, &mut steps).await;
+        }
     }
     writer.out
+}
+
+/// Which of the ports of a row are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ports {
+    /// Those that the bridge has.
+    There,
+    /// Those that no bridge has.
+    Missing,
 }
 
 struct Writer<'a> {
@@ -70,6 +88,8 @@ struct Writer<'a> {
     bridges: HashMap<String, ofproto::Bridge>,
     /// By bridge and interface.
     failed: HashMap<(&'a str, &'a str), &'a FailedPort>,
+    /// Rows that several others refer to, as nothing forbids, are written once: two that each wrote what they know would do so for ever.
+    written: HashSet<Uuid>,
     out: Transaction,
 }
 
@@ -111,13 +131,33 @@ impl Writer<'_> {
         }
     }
 
-    async fn bridge(&mut self, row: &Row, steps: &mut Steps) {
+    fn bridge(&mut self, row: &Row) {
         let Some(name) = row.string("name").filter(|_| self.is_known(row)) else { return };
         let bridge = self.bridges.get(name).cloned();
         let id = bridge.as_ref().map(|bridge| format!("{:016x}", bridge.config().datapath_id));
         let version = if bridge.is_some() { "<built-in>" } else { "" };
         self.update(row, [("datapath_id", optional(id)), ("datapath_version", version.into())]);
         self.update(row, spanning_tree::bridge_columns(bridge.as_ref()));
+        if let Some(bridge) = &bridge
+            && self.extent == Extent::StatusAndStatistics
+        {
+            self.mirrors(row, bridge);
+        }
+        let known = (self.running.controllers)(name);
+        for controller in row.references("controller").filter_map(|uuid| self.replica.row("Controller", uuid)) {
+            if !self.written.insert(controller.uuid()) {
+                continue;
+            }
+            let target = controller.string("target").and_then(|text| text.parse::<Target>().ok());
+            let status = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, status)| status);
+            self.controller(controller, status);
+        }
+    }
+
+    /// The ports of a bridge.
+    async fn ports(&mut self, row: &Row, what: Ports, steps: &mut Steps) {
+        let Some(name) = row.string("name").filter(|_| self.is_known(row)) else { return };
+        let bridge = self.bridges.get(name).cloned();
         let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
         let ports: HashMap<_, _> = ports.iter().map(|info| (info.name.as_str(), info)).collect();
         let rows = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid));
@@ -129,29 +169,29 @@ impl Writer<'_> {
             let active = bond.map(|bond| bond.active_mac).filter(|mac| *mac != [0; 6]);
             let only = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
             let only = only.filter_map(|interface| ports.get(interface.string("name")?)).map(|info| info.port).next();
-            let with_counters = self.extent == Extent::StatusAndStatistics;
-            self.update(port, spanning_tree::port_columns(bridge.as_ref(), only, with_counters));
-            self.trunks(port);
-            self.update(port, [("bond_active_slave", optional(active.map(|mac| format_mac(&mac))))]);
+            if (only.is_some() || what == Ports::Missing) && self.written.insert(port.uuid()) {
+                let with_counters = self.extent == Extent::StatusAndStatistics;
+                self.update(port, spanning_tree::port_columns(bridge.as_ref(), only, with_counters));
+                self.trunks(port);
+                self.update(port, [("bond_active_slave", optional(active.map(|mac| format_mac(&mac))))]);
+            }
             let interfaces = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
             for interface in interfaces.filter(|interface| self.is_known(interface)).collect::<Vec<_>>() {
                 let device = interface.string("name").unwrap_or_default();
-                match (ports.get(device), &bridge) {
-                    (Some(info), Some(bridge)) => self.interface(interface, (row, bridge), info),
-                    _ => self.missing(interface, name, port, device),
+                match (ports.get(device), &bridge, what) {
+                    (Some(info), Some(bridge), Ports::There) => {
+                        if self.written.insert(interface.uuid()) {
+                            self.interface(interface, (row, bridge), info);
+                        }
+                    }
+                    (None, _, Ports::Missing) | (_, None, Ports::Missing) => {
+                        if self.written.insert(interface.uuid()) {
+                            self.missing(interface, name, port, device);
+                        }
+                    }
+                    _ => {}
                 }
             }
-        }
-        if let Some(bridge) = &bridge
-            && self.extent == Extent::StatusAndStatistics
-        {
-            self.mirrors(row, bridge);
-        }
-        let known = (self.running.controllers)(name);
-        for controller in row.references("controller").filter_map(|uuid| self.replica.row("Controller", uuid)) {
-            let target = controller.string("target").and_then(|text| text.parse::<Target>().ok());
-            let status = known.iter().find(|(t, _)| Some(t) == target.as_ref()).map(|(_, status)| status);
-            self.controller(controller, status);
         }
     }
 
@@ -173,6 +213,9 @@ impl Writer<'_> {
         }
         let sent: HashMap<_, _> = bridge.mirror_stats().into_iter().collect();
         for mirror in rows {
+            if !self.written.insert(mirror.uuid()) {
+                continue;
+            }
             let Some(counters) = mirror.string("name").and_then(|name| sent.get(name)) else { continue };
             let counters = [("tx_packets", counters.packets()), ("tx_bytes", counters.bytes())];
             let counters = counters.map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX)));

@@ -138,11 +138,15 @@ pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
 }
 
 fn read(path: &Path, read: fn(&Path, u64) -> std::io::Result<Vec<u8>>) -> Result<Loaded, ConfigErrors> {
-    let failed = |problem: String| {
-        ConfigErrors(vec![ConfigError { file: path.into(), line: None, key: String::new(), problem }])
+    let failed = |line, problem: String| {
+        ConfigErrors(vec![ConfigError { file: path.into(), line, key: String::new(), problem }])
     };
-    let bytes = read(path, MAX_FILE).map_err(|e| failed(format!("cannot read the configuration: {e}")))?;
-    let text = String::from_utf8(bytes).map_err(|e| failed(format!("the configuration is not UTF-8: {e}")))?;
+    let bytes = read(path, MAX_FILE).map_err(|e| failed(None, format!("cannot read the configuration: {e}")))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        failed(Some(line), format!("the configuration is not UTF-8: {}", e.utf8_error()))
+    })?;
     parse(path, &text)
 }
 
@@ -367,8 +371,10 @@ fn read_zone(mut s: Section) -> CtZone {
 
 /// `agents` counts sFlow's agents.
 fn read_bridge(name: &str, mut s: Section, agents: &Cell<u32>) -> Bridge {
-    if name.is_empty() || name.contains('/') || name.starts_with('.') {
-        s.error("the name of a bridge is part of a file's name: no '/', no '.' at the start, not empty");
+    if name.is_empty() || name.contains('/') || name.starts_with('.') || name.contains(char::is_control) {
+        s.error(
+            "the name of a bridge is part of a file's name: no '/', no '.' at the start, no control characters, not empty",
+        );
     }
     let mut settings = read_bridge_settings(&mut s, name);
     let mut count = agents.get();
@@ -481,12 +487,13 @@ fn read_controller(item: &Item) -> Option<(Target, Controller)> {
 
 /// `ports` are the names of the bridge's ports, which a flow may use.
 fn read_flows(s: &mut Section, ports: Vec<&str>) -> BTreeSet<FlowText> {
+    let names: flow_text::Names = (1..).zip(ports.into_iter().map(str::to_owned)).collect();
     let mut flows = BTreeSet::new();
     let mut selectors = HashMap::new();
     for item in s.list("flows") {
         let Some(text) = item.str() else { continue };
         let flow = FlowText(text.trim().to_owned());
-        if let Err(problem) = flow_text::check(&flow.0, ports.iter().copied()) {
+        if let Err(problem) = flow_text::check(&flow.0, &names) {
             item.error(format!("flow \"{}\": {problem}", flow.0));
         } else if let Some(line) = selectors.insert(flow.selector().to_owned(), item.line()) {
             item.error(format!("flow \"{}\" has the same match as the flow in line {line}", flow.0));
@@ -537,8 +544,11 @@ fn read_port(name: &str, mut s: Section) -> Port {
 }
 
 fn check_interface_name(name: &str, s: &Section) {
-    if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.contains(['/', ' ']) {
-        s.error(format!("{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/' or space"));
+    let is_wrong = |c: char| c == '/' || c == ' ' || c.is_control();
+    if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.contains(is_wrong) {
+        s.error(format!(
+            "{name:?} is not a name for a port; 1 to {MAX_INTERFACE_NAME} bytes, no '/', space or control character"
+        ));
     }
 }
 

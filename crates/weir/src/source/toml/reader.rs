@@ -4,7 +4,7 @@
 //! that were asked for are candidates for the suggestion. A method that finds a mistake adds it to the [`Document`]
 //! and returns `None`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::ops::{Range, RangeInclusive};
@@ -16,19 +16,24 @@ use ::toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, ConfigErrors, nearest, parse_mac};
 
+/// Most mistakes that are told. Those beyond are counted.
+const MOST_ERRORS: usize = 100;
+
 /// The file that is read, and what was found out about it.
 pub(super) struct Document<'a> {
     file: &'a Path,
     /// Offset of the start of each line.
     line_starts: Vec<usize>,
     errors: RefCell<Vec<ConfigError>>,
+    /// How many there are beyond those that are kept.
+    more: Cell<usize>,
     lines: RefCell<HashMap<String, usize>>,
 }
 
 impl<'a> Document<'a> {
     pub(super) fn new(file: &'a Path, text: &str) -> Document<'a> {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Document { file, line_starts, errors: RefCell::default(), lines: RefCell::default() }
+        Document { file, line_starts, errors: RefCell::default(), more: Cell::default(), lines: RefCell::default() }
     }
 
     pub(super) fn syntax_error(&self, e: &::toml::de::Error) {
@@ -55,10 +60,19 @@ impl<'a> Document<'a> {
     pub(super) fn into_errors(self) -> ConfigErrors {
         let mut errors = self.errors.into_inner();
         errors.sort_by_key(|e| e.line);
+        let more = self.more.get();
+        if more > 0 {
+            let (file, problem) = (self.file.into(), format!("and {more} more mistakes"));
+            errors.push(ConfigError { file, line: None, key: String::new(), problem });
+        }
         ConfigErrors(errors)
     }
 
     fn push(&self, line: Option<usize>, key: &str, problem: impl Into<String>) {
+        if self.errors.borrow().len() >= MOST_ERRORS {
+            self.more.set(self.more.get() + 1);
+            return;
+        }
         let error = ConfigError { file: self.file.into(), line, key: key.into(), problem: problem.into() };
         self.errors.borrow_mut().push(error);
     }
