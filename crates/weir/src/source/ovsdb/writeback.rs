@@ -179,15 +179,11 @@ impl Writer<'_> {
             for interface in interfaces.filter(|interface| self.is_known(interface)).collect::<Vec<_>>() {
                 let device = interface.string("name").unwrap_or_default();
                 match (ports.get(device), &bridge, what) {
-                    (Some(info), Some(bridge), Ports::There) => {
-                        if self.written.insert(interface.uuid()) {
-                            self.interface(interface, (row, bridge), info);
-                        }
+                    (Some(info), Some(bridge), Ports::There) if self.written.insert(interface.uuid()) => {
+                        self.interface(interface, (row, bridge), info);
                     }
-                    (None, _, Ports::Missing) | (_, None, Ports::Missing) => {
-                        if self.written.insert(interface.uuid()) {
-                            self.missing(interface, name, port, device);
-                        }
+                    (None, _, Ports::Missing) if self.written.insert(interface.uuid()) => {
+                        self.missing(interface, name, port, device);
                     }
                     _ => {}
                 }
