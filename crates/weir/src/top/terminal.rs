@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::layout::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
 use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,12 +21,16 @@ use super::source::Connect;
 /// How long keys are waited for before updates are looked for.
 const TURN: Duration = Duration::from_millis(50);
 
+/// Most characters of a terminal that is drawn on.
+const MOST_CELLS: u32 = 4_000_000;
+
 /// How long the program may take to end after a signal.
 const END: Duration = Duration::from_secs(2);
 
 /// Shows the switch until a key or a signal ends it. The terminal is then as it was.
 pub fn run(connect: Arc<Connect>, interval: Duration) -> io::Result<()> {
     let end = end_by_signal()?;
+    check_size(ratatui::crossterm::terminal::size()?.into())?;
     let mut terminal = ratatui::try_init()?;
     let outcome = show(&mut terminal, connect, interval, &end);
     ratatui::try_restore().and(outcome)
@@ -46,6 +51,7 @@ fn show(terminal: &mut DefaultTerminal, connect: Arc<Connect>, interval: Duratio
         }
         // An interval may be long, and rankings take another one.
         screen.age = seen.elapsed().saturating_sub(2 * interval);
+        check_size(terminal.size()?)?;
         terminal.draw(|frame| draw(frame, &mut screen))?;
         if !has_terminal(TURN)? {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the terminal has gone"));
@@ -65,6 +71,15 @@ fn show(terminal: &mut DefaultTerminal, connect: Arc<Connect>, interval: Duratio
                 Update::Lost(problem) => screen.lose(problem),
             }
         }
+    }
+    Ok(())
+}
+
+/// A screen is kept as a whole, some 80 bytes for each of its characters: a size that no terminal has would take all memory.
+fn check_size(size: Size) -> io::Result<()> {
+    if size.area() > MOST_CELLS {
+        let problem = format!("the terminal is too large: {} columns, {} lines", size.width, size.height);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
     }
     Ok(())
 }

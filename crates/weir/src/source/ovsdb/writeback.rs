@@ -157,11 +157,16 @@ impl Writer<'_> {
     /// The ports of a bridge.
     async fn ports(&mut self, row: &Row, what: Ports, steps: &mut Steps) {
         let Some(name) = row.string("name").filter(|_| self.is_known(row)) else { return };
+        let rows = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid));
+        let rows: Vec<_> = rows.filter(|port| self.is_known(port)).collect();
+        let is_written = |uuid| self.written.contains(&uuid);
+        let is_done = |port: &Row| is_written(port.uuid()) && port.references("interfaces").all(is_written);
+        if what == Ports::Missing && rows.iter().all(|port| is_done(port)) {
+            return;
+        }
         let bridge = self.bridges.get(name).cloned();
         let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
         let ports: HashMap<_, _> = ports.iter().map(|info| (info.name.as_str(), info)).collect();
-        let rows = row.references("ports").filter_map(|uuid| self.replica.row("Port", uuid));
-        let rows: Vec<_> = rows.filter(|port| self.is_known(port)).collect();
         let bonds = bridge.as_ref().map(ofproto::Bridge::bonds).unwrap_or_default();
         for port in rows {
             steps.next().await;
