@@ -91,11 +91,11 @@ def test_who_connects_to_the_switch_is_a_service(ovs):
     with passive(ovs) as peer:
         ovs.appctl("netdev-dummy/receive", "p1", FRAME)
         until(lambda: sent(ovs, "p2"), what="the frame, forwarded as without a controller")
-        ovs.ofctl("mod-port", "br0", "p1", "no-flood")
+        ovs.ofctl("mod-port", "br0", "p1", "no-packet-in")
         assert peer.told() == []
         peer.send(SET_CONFIG, struct.pack("!HH", 0, 128))
         peer.told()
-        ovs.ofctl("mod-port", "br0", "p1", "flood")
+        ovs.ofctl("mod-port", "br0", "p1", "packet-in")
         assert peer.told() == [PORT_STATUS]
 
 
@@ -136,13 +136,37 @@ def test_no_messages_before_it_asks(ovs):
     ovs.start()
     dummy_bridge(ovs, "p1")
     with passive(ovs, "type=primary", "enable_async_messages=false") as peer:
-        ovs.ofctl("mod-port", "br0", "p1", "no-flood")
+        ovs.ofctl("mod-port", "br0", "p1", "no-packet-in")
         assert peer.told() == []
         # OFPT_SET_ASYNC: of port status, all reasons.
         peer.send(28, struct.pack("!6I", 0, 0, 7, 0, 0, 0))
         peer.told()
-        ovs.ofctl("mod-port", "br0", "p1", "flood")
+        ovs.ofctl("mod-port", "br0", "p1", "packet-in")
         assert peer.told() == [PORT_STATUS]
+
+
+def test_settings_change_and_the_connection_stays(ovs):
+    """So do role, asynchronous configuration and open bundles."""
+    ovs.start()
+    dummy_bridge(ovs, "p1")
+    with passive(ovs, "type=primary") as peer:
+        # It becomes secondary, and is told of no packets.
+        peer.send(24, struct.pack("!I4xQ", 3, 1))
+        assert peer.told() == [25]
+        for setting in ("controller_rate_limit=200", "controller_burst_limit=50", "controller_queue_size=300",
+                        "max_backoff=9000", "enable_async_messages=false", "connection_mode=out-of-band"):
+            ovs.vsctl("set", "controller", "br0", setting)
+            assert peer.told() == []
+        peer.send(24, struct.pack("!I4xQ", 0, 0))
+        kind, body = peer.message()
+        assert (kind, struct.unpack_from("!I", body)) == (25, (3,)), "the role is what it was"
+        # What has changed is in force: a peer that is silent for a second is asked.
+        ovs.vsctl("set", "controller", "br0", "inactivity_probe=1000")
+        assert peer.message()[0] == ECHO
+        # Another kind of controller is another connection.
+        ovs.vsctl("set", "controller", "br0", "type=service")
+        with pytest.raises((AssertionError, ConnectionError)):
+            peer.message()
 
 
 @pytest.mark.parametrize("is_active", [True, False])

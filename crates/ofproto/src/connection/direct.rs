@@ -10,7 +10,7 @@ use std::sync::Arc;
 use openflow::codec::{DecodeOptions, encode};
 use openflow::{Body, Dialect, Message, PacketIn, PacketInFormat, Version};
 
-use super::{Session, Traffic};
+use super::{Session, Settings, Traffic};
 
 /// The peer of a connection, as other threads than the connection's own reach it.
 pub trait DirectSend: Send + Sync {
@@ -102,6 +102,15 @@ impl Session {
     /// Lets packet-ins be sent to `peer` by the threads that make them, whenever this session [`rest`](Session::rest)s.
     pub fn set_direct(&mut self, peer: Arc<dyn DirectSend>) {
         self.direct = Some(peer);
+    }
+
+    /// Has these settings of `new` from now on: how long a peer may be silent, and which packet-ins it gets. The others are those of a new
+    /// connection.
+    pub fn reconfigure(&mut self, new: &Settings) {
+        self.rise();
+        self.settings.probe_interval = new.probe_interval;
+        (self.settings.packet_in_limit, self.settings.packet_in_queue) = (new.packet_in_limit, new.packet_in_queue);
+        self.mailbox.set_limit(new.packet_in_limit, new.packet_in_queue);
     }
 
     /// To be called when there is nothing to do before something comes: from now on until the next call of [`receive`](Session::receive) or

@@ -159,6 +159,14 @@ impl Mailbox {
         self.queue.lock().dropped
     }
 
+    /// Limits packet-ins otherwise from now on.
+    pub fn set_limit(&self, limit: Option<PacketInLimit>, most: usize) {
+        let mut queue = self.queue.lock();
+        let EventQueue { packet_ins, dropped, .. } = &mut *queue;
+        dropped.packet_ins += packet_ins.iter_mut().map(|kind| kind.set_limit(limit, most) as u64).sum::<u64>();
+        queue.tell(&self.memory);
+    }
+
     /// Lets packet-ins be sent directly until [`close`](Mailbox::close).
     pub fn open(&self, direct: Direct) {
         self.queue.lock().direct = Some(direct);

@@ -75,6 +75,17 @@ impl PacketIns {
         self.count * size_of::<PacketIn>() + self.bytes
     }
 
+    /// Has other limits from now on. Tokens stay, as far as there may be so many. Returns how many packet-ins were dropped for it.
+    #[must_use]
+    pub fn set_limit(&mut self, limit: Option<PacketInLimit>, most: usize) -> usize {
+        let parts = self.limit.as_ref().map_or(u64::MAX, |bucket| bucket.parts);
+        let counted = self.limit.as_ref().map_or(Time(0), |bucket| bucket.counted);
+        let bucket = limit.map(|limit| TokenBucket { limit, parts: 0, counted });
+        self.limit = bucket.map(|bucket| TokenBucket { parts: parts.min(bucket.most()), ..bucket });
+        self.most = most;
+        self.make_room()
+    }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -99,6 +110,11 @@ impl PacketIns {
         self.by_port.entry(port).or_default().push_back((number, packet_in));
         self.count += 1;
         self.bytes += size;
+        self.make_room()
+    }
+
+    /// Drops those that are too many.
+    fn make_room(&mut self) -> usize {
         let before = self.count;
         while (self.count > self.room() || self.bytes > MAX_BYTES)
             && let Some(port) = self.by_port.iter().max_by_key(|(_, waiting)| waiting.len()).map(|(&port, _)| port)
@@ -216,6 +232,22 @@ mod tests {
             let dropped: usize = (0..600).map(|number| packet_ins.push(number, packet_in(1))).sum();
             assert_eq!((dropped, packet_ins.count), (600 - most, most));
         }
+    }
+
+    #[test]
+    fn limits_change_while_packets_wait() {
+        let mut packet_ins = PacketIns::new(None, 100);
+        (0..50).for_each(|number| assert_eq!(packet_ins.push(number, packet_in(1)), 0));
+        assert_eq!(packet_ins.set_limit(None, 40), 10);
+        // Two tokens, and two that wait for more.
+        assert_eq!(packet_ins.set_limit(Some(PacketInLimit { rate: 10, burst: 2 }), 40), 36);
+        assert_eq!(taken(&mut packet_ins, at(0)), [46, 47]);
+        // Tokens that are used do not come back with another limit.
+        assert_eq!(packet_ins.set_limit(Some(PacketInLimit { rate: 20, burst: 4 }), 40), 0);
+        assert_eq!(taken(&mut packet_ins, at(0)), [0; 0]);
+        assert_eq!(taken(&mut packet_ins, at(50)), [48]);
+        assert_eq!(packet_ins.set_limit(None, 40), 0);
+        assert_eq!(taken(&mut packet_ins, at(50)), [49]);
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ofproto::Bridge;
 use ofproto::connection::{ConnectionKind, DirectSend, Session, Settings};
 use openflow::stats::SwitchDesc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::lockstep::Lockstep;
 use super::{ControllerState, Peers, direct, message_log};
@@ -59,22 +60,11 @@ pub async fn run(
     name: &str,
     peers: &Peers,
     state: &ControllerState,
-    controller: &Controller,
     slot: Option<&Slot>,
 ) -> Result<(), String> {
-    let kind = match controller.kind {
-        ControllerKind::Primary => ConnectionKind::Controller,
-        ControllerKind::Service => ConnectionKind::Service,
-    };
-    let settings = Settings {
-        kind,
-        versions: peers.bridge.config().protocols,
-        probe_interval: Some(controller.inactivity_probe).filter(|probe| !probe.is_zero()),
-        packet_in_limit: controller.packet_in_limit(),
-        packet_in_queue: controller.queue_size.into(),
-        async_messages: controller.async_messages,
-        desc: description(peers.bridge.name()),
-    };
+    let mut changes = state.settings.subscribe();
+    let settings = settings(&changes.borrow_and_update(), &peers.bridge);
+    let kind = settings.kind;
     let mut session = Session::new(peers.bridge.clone(), settings, peers.roles.clone(), peers.timer.now());
     let wake = Arc::new(Notify::new());
     let waker = wake.clone();
@@ -87,7 +77,7 @@ pub async fn run(
     }
     let mut counted = Counted { peers, kind, name, state, up: None };
     tracing::debug!("{}: connection opened", called(peers, name));
-    let ended = pump(&mut stream, &mut session, &wake, name, &mut counted, slot).await;
+    let ended = pump(&mut stream, &mut session, (&wake, changes), name, &mut counted, slot).await;
     report_flow_mods(&mut session, peers, name, true);
     // A delete that it has begun comes to its end, in turns with the other connections.
     while session.change_more() {
@@ -105,6 +95,22 @@ pub async fn run(
         Err(e) => tracing::info!("{}: connection dropped ({e})", called(peers, name)),
     }
     ended
+}
+
+/// How a connection to a controller with these settings is to behave.
+fn settings(controller: &Controller, bridge: &Bridge) -> Settings {
+    Settings {
+        kind: match controller.kind {
+            ControllerKind::Primary => ConnectionKind::Controller,
+            ControllerKind::Service => ConnectionKind::Service,
+        },
+        versions: bridge.config().protocols,
+        probe_interval: Some(controller.inactivity_probe).filter(|probe| !probe.is_zero()),
+        packet_in_limit: controller.packet_in_limit(),
+        packet_in_queue: controller.queue_size.into(),
+        async_messages: controller.async_messages,
+        desc: description(bridge.name()),
+    }
 }
 
 /// What the log calls a connection, as in Open vSwitch.
@@ -179,7 +185,7 @@ impl Drop for Counted<'_> {
 async fn pump(
     stream: &mut Box<dyn Stream>,
     session: &mut Session,
-    wake: &Notify,
+    (wake, mut changes): (&Notify, watch::Receiver<Controller>),
     name: &str,
     counted: &mut Counted<'_>,
     slot: Option<&Slot>,
@@ -269,6 +275,7 @@ async fn pump(
             // What was held goes as soon as there is nothing to read.
             () = std::future::ready(()), if session.has_work() || reading && holds_packet_ins => {}
             () = wake.notified() => {}
+            Ok(()) = changes.changed() => session.reconfigure(&settings(&changes.borrow_and_update(), &peers.bridge)),
             () = timer.sleep_until(due) => {}
         }
         if reading {

@@ -25,12 +25,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const FAIL_OPEN_PROBES: u32 = 3;
 
 /// Keeps a connection to a controller.
-pub fn connect(target: Target, controller: Controller, peers: Rc<Peers>, state: Rc<ControllerState>) -> Task {
-    Task::spawn(async move { keep_connected(&target, &controller, &peers, &state).await })
+pub fn connect(target: Target, peers: Rc<Peers>, state: Rc<ControllerState>) -> Task {
+    Task::spawn(async move { keep_connected(&target, &peers, &state).await })
 }
 
-async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers, state: &ControllerState) {
-    let mut backoff = Backoff::new(controller.max_backoff);
+async fn keep_connected(target: &Target, peers: &Peers, state: &ControllerState) {
+    let mut backoff = Backoff::new(state.settings().max_backoff);
     let timer = &peers.timer;
     let mut lost_since = timer.now();
     let name = target.to_string();
@@ -41,10 +41,10 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
         if !is_quiet {
             tracing::info!("{}: connecting...", called());
         }
-        let (error, lasted) = match connect_once(target, controller, peers, state).await {
+        let (error, lasted) = match connect_once(target, &state.settings(), peers, state).await {
             Ok(stream) => {
                 let started = timer.now();
-                let ended = connection::run(stream, &name, peers, state, controller, None).await;
+                let ended = connection::run(stream, &name, peers, state, None).await;
                 // A peer that hangs up at once is tried no more often than one that does not answer.
                 let lasted = timer.now().since(started) > MIN_BACKOFF;
                 (ended.err().unwrap_or_else(|| "the controller has closed the connection".into()), lasted)
@@ -56,6 +56,8 @@ async fn keep_connected(target: &Target, controller: &Controller, peers: &Peers,
                 (error, false)
             }
         };
+        let controller = &state.settings();
+        backoff.set_max(controller.max_backoff);
         if lasted {
             backoff = Backoff::new(controller.max_backoff);
             (lost_since, is_quiet) = (timer.now(), false);
@@ -194,6 +196,11 @@ impl Backoff {
         let pause = self.next;
         self.next = (pause * 2).min(self.max);
         pause
+    }
+
+    /// No pause is longer from now on.
+    fn set_max(&mut self, max: Duration) {
+        (self.next, self.max) = (self.next.min(max), max);
     }
 
     /// Whether no pause will be longer.

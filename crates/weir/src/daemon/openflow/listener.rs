@@ -29,14 +29,14 @@ pub fn management(path: &Path, peers: Rc<Peers>) -> Result<Task, String> {
     let (listener, file) = bind_unix(path).map_err(|e| format!("{}: cannot listen: {e}", path.display()))?;
     let (kind, inactivity_probe) = (ControllerKind::Service, SERVICE_PROBE);
     let settings = Controller { kind, inactivity_probe, ..Controller::default() };
-    let accept = accept(Listener::Unix(listener), peers, Rc::default(), settings);
+    let accept = accept(Listener::Unix(listener), peers, ControllerState::new(settings));
     Ok(Task::spawn(accept).with_file(file))
 }
 
 /// `punix:FILE`.
-pub fn unix(path: &Path, peers: Rc<Peers>, state: Rc<ControllerState>, controller: Controller) -> Result<Task, String> {
+pub fn unix(path: &Path, peers: Rc<Peers>, state: Rc<ControllerState>) -> Result<Task, String> {
     let (listener, file) = bind_unix(path).map_err(|e| format!("punix:{}: cannot listen: {e}", path.display()))?;
-    let accept = accept(Listener::Unix(listener), peers, state, controller);
+    let accept = accept(Listener::Unix(listener), peers, state);
     Ok(Task::spawn(accept).with_file(file))
 }
 
@@ -47,7 +47,7 @@ pub fn tcp(
     is_secure: bool,
     peers: Rc<Peers>,
     state: Rc<ControllerState>,
-    controller: Controller,
+    dscp: u8,
 ) -> Result<Task, String> {
     let method = if is_secure { "pssl" } else { "ptcp" };
     let address = match host.map(str::parse::<IpAddr>) {
@@ -56,7 +56,7 @@ pub fn tcp(
         Some(Ok(address)) => address,
         Some(Err(_)) => return Err(format!("{method}:{port}: {:?} is not an IP address", host.unwrap_or_default())),
     };
-    let bind = |address| bind_tcp(SocketAddr::new(address, port), controller.dscp);
+    let bind = |address| bind_tcp(SocketAddr::new(address, port), dscp);
     let bound = bind(address).or_else(|e| match host {
         None => bind([0, 0, 0, 0].into()),
         Some(_) => Err(e),
@@ -64,7 +64,7 @@ pub fn tcp(
     let listener = bound.map_err(|e| format!("{method}:{port}: cannot listen: {e}"))?;
     let listening = listener.as_fd().try_clone_to_owned().map_err(|e| format!("{method}:{port}: {e}"))?;
     let listener = if is_secure { Listener::Ssl(listener) } else { Listener::Tcp(listener) };
-    Ok(Task::spawn(accept(listener, peers, state, controller)).with_listening(listening))
+    Ok(Task::spawn(accept(listener, peers, state)).with_listening(listening))
 }
 
 /// What is accepted sends with the same DSCP.
@@ -132,7 +132,7 @@ impl Accepted {
 }
 
 /// Takes connections, each as a task that ends with this one.
-async fn accept(listener: Listener, peers: Rc<Peers>, state: Rc<ControllerState>, controller: Controller) {
+async fn accept(listener: Listener, peers: Rc<Peers>, state: Rc<ControllerState>) {
     let (mut tasks, connections) = (JoinSet::new(), Connections::new(MAX_CONNECTIONS));
     loop {
         tokio::select! {
@@ -140,11 +140,10 @@ async fn accept(listener: Listener, peers: Rc<Peers>, state: Rc<ControllerState>
                 Ok((accepted, name)) => {
                     let slot = connections.admit().await;
                     let (peers, state) = (peers.clone(), state.clone());
-                    let controller = controller.clone();
                     tasks.spawn_local(async move {
                         let serve = async {
                             let stream = accepted.stream(&peers, &name).await?;
-                            connection::run(stream, &name, &peers, &state, &controller, Some(&slot)).await
+                            connection::run(stream, &name, &peers, &state, Some(&slot)).await
                         };
                         let ended = tokio::select! {
                             ended = serve => ended,

@@ -26,7 +26,7 @@ use ofproto::connection::{ConnectionKind, Roles};
 use ofproto::{Bridge, Controllers};
 use ports::files::SocketFile;
 use tls::Tls;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Target;
 use crate::config::desired::{Controller, ControllerKind};
@@ -119,13 +119,14 @@ struct BridgeSockets {
 
 struct ControllerTask {
     state: Rc<ControllerState>,
-    controller: Controller,
     _task: Task,
 }
 
 /// What is known of a controller. Its tasks write, reports read.
 #[derive(Debug, Default)]
 pub struct ControllerState {
+    /// As it is configured. Its connections have changes of most of it at once, and of the rest when they are made anew.
+    settings: watch::Sender<Controller>,
     status: RefCell<ControllerStatus>,
     /// Where it is, for in-band control.
     whereabouts: Whereabouts,
@@ -134,6 +135,15 @@ pub struct ControllerState {
 }
 
 impl ControllerState {
+    fn new(settings: Controller) -> Rc<ControllerState> {
+        Rc::new(ControllerState { settings: watch::Sender::new(settings), ..ControllerState::default() })
+    }
+
+    /// As it is configured now.
+    fn settings(&self) -> Controller {
+        self.settings.borrow().clone()
+    }
+
     /// A copy.
     fn status(&self) -> ControllerStatus {
         self.status.borrow().clone()
@@ -160,7 +170,7 @@ impl Manager {
             }
             SocketChange::RemoveBridge => bridges.remove(name).map(drop).ok_or_else(|| no_bridge(name)),
             SocketChange::AddController(target, controller) => {
-                bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.add_controller(target, controller)
+                bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.set_controller(target, controller)
             }
             SocketChange::RemoveController(target) => {
                 bridges.get_mut(name).ok_or_else(|| no_bridge(name))?.remove_controller(&target);
@@ -223,44 +233,44 @@ fn no_bridge(name: &str) -> String {
 
 impl BridgeSockets {
     fn add_controller(&mut self, target: Target, controller: Controller) -> Result<(), String> {
-        if let Some(task) = self.controllers.get_mut(&target)
-            && task.controller.in_band != controller.in_band
-            && task.controller == (Controller { in_band: task.controller.in_band, ..controller.clone() })
-        {
-            task.state.whereabouts.configure(&target, controller.in_band);
-            task.controller = controller;
-            in_band::refresh(&self.peers);
-            return Ok(());
-        }
-        // A controller whose other settings changed is connected anew.
         self.end_controller(&target);
-        let state = Rc::new(ControllerState::default());
+        let state = ControllerState::new(controller.clone());
         state.whereabouts.configure(&target, controller.in_band);
-        let settings = controller.clone();
+        let dscp = controller.dscp;
         let task = match &target {
             Target::PassiveTcp(port, host) | Target::PassiveSsl(port, host) => {
                 let is_secure = matches!(target, Target::PassiveSsl(..));
-                listener::tcp(*port, host.as_deref(), is_secure, self.peers.clone(), state.clone(), controller)?
+                listener::tcp(*port, host.as_deref(), is_secure, self.peers.clone(), state.clone(), dscp)?
             }
-            Target::PassiveUnix(path) => {
-                listener::unix(&self.rundir.join(path), self.peers.clone(), state.clone(), controller)?
-            }
+            Target::PassiveUnix(path) => listener::unix(&self.rundir.join(path), self.peers.clone(), state.clone())?,
             Target::Unix(path) => {
                 let target = Target::Unix(self.rundir.join(path));
-                controller::connect(target, controller, self.peers.clone(), state.clone())
+                controller::connect(target, self.peers.clone(), state.clone())
             }
-            Target::Tcp(..) | Target::Ssl(..) => {
-                controller::connect(target.clone(), controller, self.peers.clone(), state.clone())
-            }
+            Target::Tcp(..) | Target::Ssl(..) => controller::connect(target.clone(), self.peers.clone(), state.clone()),
         };
         self.peers.controllers.borrow_mut().push(state.clone());
-        self.controllers.insert(target, ControllerTask { state, controller: settings, _task: task });
+        self.controllers.insert(target, ControllerTask { state, _task: task });
         self.controllers_changed();
         Ok(())
     }
 
+    /// Adds a controller, or changes the settings of one: as in OVS, its connections stay, unless it is to be another kind of controller or its
+    /// packets are to be marked otherwise.
+    fn set_controller(&mut self, target: Target, controller: Controller) -> Result<(), String> {
+        let known = self.controllers.get(&target).filter(|known| {
+            let known = known.state.settings.borrow();
+            (known.kind, known.dscp) == (controller.kind, controller.dscp)
+        });
+        let Some(known) = known else { return self.add_controller(target, controller) };
+        known.state.whereabouts.configure(&target, controller.in_band);
+        known.state.settings.send_replace(controller);
+        in_band::refresh(&self.peers);
+        Ok(())
+    }
+
     fn reconnect(&mut self) -> Result<(), String> {
-        let controllers: Vec<_> = self.controllers.iter().map(|(t, c)| (t.clone(), c.controller.clone())).collect();
+        let controllers: Vec<_> = self.controllers.iter().map(|(t, c)| (t.clone(), c.state.settings())).collect();
         controllers.into_iter().try_for_each(|(target, controller)| self.add_controller(target, controller))
     }
 
@@ -270,7 +280,7 @@ impl BridgeSockets {
     }
 
     fn controllers_changed(&mut self) {
-        let is_primary = |task: &ControllerTask| task.controller.kind == ControllerKind::Primary;
+        let is_primary = |task: &ControllerTask| task.state.settings.borrow().kind == ControllerKind::Primary;
         self.peers.configured(self.controllers.values().any(is_primary));
         in_band::refresh(&self.peers);
         if self.controllers.is_empty() {
