@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, sched_getaffinity};
+use crate::daemon::topology;
 
 /// How long the next request is awaited awake: longer than a peer that was asleep takes to wake and ask.
 const AWAKE: Duration = Duration::from_micros(100);
@@ -24,10 +24,7 @@ const BUSY: Duration = Duration::from_micros(200);
 const CROWDED: Duration = Duration::from_millis(100);
 
 /// Whether this process may use one core only: who asks next cannot run while this thread is awake.
-static HAS_ONE_CORE: LazyLock<bool> = LazyLock::new(|| {
-    let allowed = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(1).is_none()
-});
+static HAS_ONE_CORE: LazyLock<bool> = LazyLock::new(|| topology::of_machine().has_one_core());
 
 /// What is known of a peer's pace.
 #[derive(Debug, Default)]
