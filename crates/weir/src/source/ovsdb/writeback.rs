@@ -168,9 +168,10 @@ impl Writer<'_> {
         let ports = bridge.as_ref().map(ofproto::Bridge::ports).unwrap_or_default();
         let ports: HashMap<_, _> = ports.iter().map(|info| (info.name.as_str(), info)).collect();
         let bonds = bridge.as_ref().map(ofproto::Bridge::bonds).unwrap_or_default();
+        let bonds: HashMap<_, _> = bonds.iter().map(|bond| (bond.name.as_str(), bond)).collect();
         for port in rows {
             steps.next().await;
-            let bond = bonds.iter().find(|bond| port.string("name") == Some(&bond.name));
+            let bond = port.string("name").and_then(|name| bonds.get(name));
             let active = bond.map(|bond| bond.active_mac).filter(|mac| *mac != [0; 6]);
             let only = port.references("interfaces").filter_map(|uuid| self.replica.row("Interface", uuid));
             let only = only.filter_map(|interface| ports.get(interface.string("name")?)).map(|info| info.port).next();
