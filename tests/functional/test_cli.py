@@ -125,6 +125,16 @@ def test_commands_without_a_daemon(tmp_path):
         assert r.returncode == 1 and "weir run" in r.stderr, r.stderr
 
 
+def test_what_cannot_be_written_is_a_failure():
+    for args in (["completions", "bash"], ["--help"], ["--version"], ["version"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([WEIR, *args], stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1 and "No space left" in done.stderr, (args, done)
+        # Who has seen enough is no failure.
+        done = subprocess.run(f"{WEIR} {' '.join(args)} | true", shell=True, stderr=subprocess.PIPE, text=True)
+        assert done.stderr == "", (args, done)
+
+
 def test_usage_and_completions():
     assert run(WEIR, "--help").stdout.count("\n") > 10
     assert run(WEIR, "frobnicate", check=False).returncode == 2

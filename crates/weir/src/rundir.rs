@@ -256,6 +256,14 @@ mod tests {
         assert!(!rundir.file("weir.pid").exists());
         std::fs::write(rundir.file("weir.pid"), "nonsense").unwrap();
         assert!(matches!(rundir.running_control_socket("weir"), Err(Error::BadPidfile { .. })));
+        // What never ends, and what keeps who opens it.
+        std::fs::remove_file(rundir.file("weir.pid")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", rundir.file("weir.pid")).unwrap();
+        assert!(matches!(rundir.running_control_socket("weir"), Err(Error::NoPidfile { .. })));
+        std::fs::remove_file(rundir.file("weir.pid")).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, rundir.file("weir.pid"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(rundir.running_control_socket("weir"), Err(Error::NoPidfile { .. })));
     }
 
     #[test]

@@ -68,6 +68,13 @@ mod tests {
     }
 
     #[test]
+    fn a_name_makes_no_row_of_its_own() {
+        let mut table = Table::new(&["name", ">n"]);
+        table.row(vec!["a\nforged".into(), "1".into()]);
+        assert_eq!(table.render(""), "name      n\na?forged  1\n");
+    }
+
+    #[test]
     fn thousands() {
         let shown: Vec<_> = [0, 999, 1000, 1_234_567].into_iter().map(grouped).collect();
         assert_eq!(shown, ["0", "999", "1 000", "1 234 567"]);

@@ -102,6 +102,33 @@ fn everything_is_read() {
 }
 
 #[test]
+fn of_very_many_mistakes_some_are_told_and_all_counted() {
+    let file = |n| (0..n).map(|i| format!("[[bridge]]\nname = 'b{i}'\nnonsense = 1\n")).collect::<String>();
+    assert_eq!(errors(&file(100)).len(), 100);
+    let told = errors(&file(150));
+    assert_eq!((told.len(), told[100].as_str()), (101, "test.toml: and 50 more mistakes"));
+}
+
+#[test]
+fn names_with_control_characters_are_refused() {
+    for name in ["a\\nb", "a\\u0000", "a\\u001b"] {
+        let bridge = format!("[[bridge]]\nname = \"{name}\"\nlocal = false\n");
+        let port = format!("[[bridge]]\nname = 'b'\n[[bridge.port]]\nname = \"{name}\"\n");
+        for text in [bridge, port] {
+            assert!(errors(&text).iter().any(|error| error.contains("control character")), "{:?}", errors(&text));
+        }
+    }
+}
+
+#[test]
+fn text_that_is_not_utf_8_is_refused_with_its_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), b"# one\n# two\n\xff\n").unwrap();
+    let error = load(file.path()).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{}:3: the configuration is not UTF-8", file.path().display())), "{error}");
+}
+
+#[test]
 fn tunnels_are_read_and_their_options_checked() {
     let file = |kind: &str, options: &str| {
         format!("[[bridge]]\nname = 'b'\n[[bridge.port]]\nname = 't'\ntype = '{kind}'\noptions = {{ {options} }}\n")
